@@ -1,0 +1,89 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// Unit is what an account counts.
+type Unit string
+
+const (
+	// Tokens are counted one by one.
+	Tokens Unit = "tokens"
+	// USD is counted in nano-USD.
+	USD Unit = "usd"
+)
+
+// Scopes of accounts that the gateway and the router use. The ledger itself gives them no meaning.
+const (
+	ScopeUser = "user"
+	ScopeTask = "task"
+	// ScopeModel is an owner's use of one provider's model, outside of any task.
+	ScopeModel = "model"
+)
+
+// ErrAccount is returned for a text that names no account.
+var ErrAccount = errors.New("not an account: want SCOPE/ID or SCOPE/ID/UNIT, for example user/alice/usd")
+
+// Account is what is counted for one scope and unit.
+type Account struct {
+	Scope string
+	ID    string
+	Unit  Unit
+}
+
+// String is the account's key in stores and its name for people: SCOPE/ID/UNIT, with the id escaped as in a URL's path.
+func (a Account) String() string {
+	return a.Scope + "/" + url.PathEscape(a.ID) + "/" + string(a.Unit)
+}
+
+// MarshalText is [Account.String].
+func (a Account) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (a *Account) UnmarshalText(text []byte) error {
+	accounts, err := ParseAccounts(string(text))
+	if err != nil {
+		return err
+	}
+	if len(accounts) != 1 {
+		return ErrAccount
+	}
+	*a = accounts[0]
+	return nil
+}
+
+// ParseAccounts reads SCOPE/ID/UNIT as one account, and SCOPE/ID as the accounts of all units. It returns [ErrAccount].
+func ParseAccounts(text string) ([]Account, error) {
+	parts := strings.Split(text, "/")
+	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" || parts[1] == "" {
+		return nil, fmt.Errorf("%w: %q", ErrAccount, text)
+	}
+	id, err := url.PathUnescape(parts[1])
+	if err != nil {
+		return nil, fmt.Errorf("%w: %q", ErrAccount, text)
+	}
+	units := []Unit{Tokens, USD}
+	if len(parts) == 3 {
+		units = []Unit{Unit(parts[2])}
+	}
+	accounts := make([]Account, 0, len(units))
+	for _, unit := range units {
+		if unit != Tokens && unit != USD {
+			return nil, fmt.Errorf("%w: unknown unit in %q", ErrAccount, text)
+		}
+		accounts = append(accounts, Account{Scope: parts[0], ID: id, Unit: unit})
+	}
+	return accounts, nil
+}
+
+// FormatAmount writes an amount of a unit for people and APIs, exact: tokens as they are, nano-USD as US dollars.
+func FormatAmount(unit Unit, amount int64) string {
+	if unit == USD {
+		return FormatUSD(amount)
+	}
+	return fmt.Sprint(amount)
+}

@@ -1,0 +1,72 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+var (
+	// ErrState is returned for what the state of a hold or a call forbids: an outdated token, a hold that has ended
+	// otherwise, a call that is over.
+	ErrState = errors.New("the hold or the call is not in a state that allows this")
+	// ErrExpired is the [ErrState] of a hold whose deadline has passed: it was charged at what it held.
+	ErrExpired = fmt.Errorf("%w: the hold has expired", ErrState)
+	// ErrBusy is returned when more waits than can be worked off: try again later. Nothing was done.
+	ErrBusy = errors.New("the ledger is busy")
+	// ErrUnavailable is returned when the store cannot answer. Whether something was done is not known; an operation that
+	// is repeated under the same id is done once.
+	ErrUnavailable = errors.New("the ledger's store cannot answer")
+	// ErrClosed is returned after Close.
+	ErrClosed = errors.New("the ledger is closed")
+	// ErrInvalid is returned for an operation whose own fields are wrong; nothing was done.
+	ErrInvalid = errors.New("invalid ledger operation")
+	// ErrNotFound is returned by reads.
+	ErrNotFound = errors.New("not found")
+)
+
+// LimitError is the denial of an admission by a limit.
+type LimitError struct {
+	Account Account
+	Window  Window
+	// Limit, Used and Held are in the account's unit, as the admitting transaction saw them.
+	Limit, Used, Held int64
+	// Amount is what was asked for; nil if the call does not bound this unit.
+	Amount *int64
+	// RetryAfter is the least time after which the amount would be admitted if nothing else happened and every live hold
+	// ran out unsettled. It has no meaning if Structural.
+	RetryAfter time.Duration
+	// Structural says that waiting does not help: the amount is more than the whole limit.
+	Structural bool
+}
+
+// Shortfall is how much more the limit would have to allow.
+func (e *LimitError) Shortfall() int64 {
+	need := int64(1)
+	if e.Amount != nil {
+		need = *e.Amount
+	}
+	return need - (e.Limit - e.Used - e.Held)
+}
+
+func (e *LimitError) Error() string {
+	asked := "an unbounded amount"
+	if e.Amount != nil {
+		asked = FormatAmount(e.Account.Unit, *e.Amount)
+	}
+	return fmt.Sprintf("limit of %s reached: asked for %s, limit %s, used %s, held %s", e.Account, asked,
+		FormatAmount(e.Account.Unit, e.Limit), FormatAmount(e.Account.Unit, e.Used), FormatAmount(e.Account.Unit, e.Held))
+}
+
+// DuplicateError is returned for a call whose idempotency key belongs to another call of the same owner that runs or has
+// succeeded.
+type DuplicateError struct {
+	Call  uuid.UUID
+	State State
+}
+
+func (e *DuplicateError) Error() string {
+	return fmt.Sprintf("the idempotency key belongs to call %s, which is %s", e.Call, e.State)
+}

@@ -1,0 +1,340 @@
+// Package ledger keeps the money: what was used, what is held for calls that run, and the journal that says why.
+//
+// Before a provider hears of a call, [Ledger.Admit] sets its cost aside under a token and a deadline, or denies it; when the
+// call is over, [Ledger.Settle] charges what was used, or [Ledger.Release] gives the hold back. Whatever happens to the
+// caller, its process or the store, a hold ends exactly once: one that nobody ends expires and is charged.
+//
+// Amounts are integers: tokens, and nano-USD at prices in pico-USD per token. Limits travel with each admission; account
+// rows hold totals only. The rules are decided here, once for every [Store], by one writer per process that takes what waits
+// in batches: a batch is one transaction.
+//
+// The package imports nothing of Regent, does no network I/O of its own, and stores no prompt, secret or credential.
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Config configures a [Ledger].
+type Config struct {
+	// Store keeps the rows. Required. The ledger closes it.
+	Store Store
+	// TTL is how long a hold lives unless it is renewed, where the admission does not say. Defaults to 60 s.
+	TTL time.Duration
+	// LateRefund is how long after its expiry a hold's charge may still be lowered, once, to what was really used.
+	// Defaults to 0: never.
+	LateRefund time.Duration
+	// QueueMax bounds the admissions that wait. Defaults to 4096: at 2,000 admissions a second, 2 s of waiting.
+	QueueMax int
+	// Timeout bounds one transaction. Defaults to 10 s.
+	Timeout time.Duration
+	// SweepEvery is how often due holds are looked for when nothing else touches the ledger. Defaults to 1 s.
+	SweepEvery time.Duration
+	// Elapsed is the process's monotonic clock, by which steps of the store's clock are told from time that passed.
+	// Defaults to the time since Open. A test that moves the store's clock moves this one too.
+	Elapsed func() time.Duration
+	// OnExpire is called once for each hold that expired, after its charge is committed, from the ledger's own goroutine:
+	// it must not block. Optional.
+	OnExpire func(Expiry)
+}
+
+// Expiry is a hold that expired and was charged at what it held.
+type Expiry struct {
+	Hold, Call       uuid.UUID
+	Source, Provider string
+	Charge           Charge
+}
+
+// Ledger admits, renews, settles, releases and reads. It is safe for concurrent use.
+type Ledger struct {
+	config Config
+	store  Store
+	writer uuid.UUID
+	queue  *queue
+	clock  stepDetector
+	done   chan struct{}
+	ending sync.Once
+
+	mu     sync.Mutex // guards status
+	status Status
+}
+
+// Status is the ledger's health.
+type Status struct {
+	// Err is what the last transaction failed with; nil if it succeeded.
+	Err error
+	// Waiting is the number of operations in the queue.
+	Waiting int
+	// SuspendedUntil is the end of a suspension of expiry, by the store's clock, after a step of that clock or an outage;
+	// zero if there is none.
+	SuspendedUntil time.Time
+}
+
+// Open starts a ledger. The caller must Close it.
+func Open(config Config) (*Ledger, error) {
+	if config.Store == nil {
+		return nil, fmt.Errorf("%w: Config.Store is required", ErrInvalid)
+	}
+	if config.TTL == 0 {
+		config.TTL = 60 * time.Second
+	}
+	if config.QueueMax == 0 {
+		config.QueueMax = 4096
+	}
+	if config.Timeout == 0 {
+		config.Timeout = 10 * time.Second
+	}
+	if config.SweepEvery == 0 {
+		config.SweepEvery = time.Second
+	}
+	if config.Elapsed == nil {
+		start := time.Now()
+		config.Elapsed = func() time.Duration { return time.Since(start) }
+	}
+	if config.TTL < 0 || config.LateRefund < 0 || config.QueueMax < 0 || config.Timeout < 0 || config.SweepEvery < 0 {
+		return nil, fmt.Errorf("%w: a negative Config field", ErrInvalid)
+	}
+	writer, err := uuid.NewV7()
+	if err != nil {
+		return nil, fmt.Errorf("ledger: naming the journal's stream: %w", err)
+	}
+	l := &Ledger{
+		config: config,
+		store:  config.Store,
+		writer: writer,
+		queue:  newQueue(config.QueueMax),
+		clock:  stepDetector{ttl: config.TTL, elapsed: config.Elapsed},
+		done:   make(chan struct{}),
+	}
+	go l.write()
+	return l, nil
+}
+
+// Close works off what waits, refuses what comes, and closes the store.
+func (l *Ledger) Close() error {
+	l.queue.close()
+	<-l.done
+	var err error
+	l.ending.Do(func() { err = l.store.Close() })
+	return err
+}
+
+// Reserve is what an admission sets aside, a unit each. nil leaves that unit unbounded: such a call is only denied if the
+// limit is spent already.
+type Reserve struct {
+	Tokens  *int64 `json:"tokens"`
+	NanoUSD *int64 `json:"nano_usd"`
+}
+
+// of is the amount in a unit.
+func (r Reserve) of(unit Unit) *int64 {
+	if unit == USD {
+		return r.NanoUSD
+	}
+	return r.Tokens
+}
+
+// Replacement ends a hold in the transaction that admits the next one.
+type Replacement struct {
+	Ending
+	// Consumption is charged; nil gives everything back.
+	Consumption *Consumption
+}
+
+// Claim is one account of an admission, and the limits that it stands under.
+type Claim struct {
+	Account Account
+	Limits  []Limit
+}
+
+// Admission asks to contact one candidate.
+type Admission struct {
+	// Hold is the caller's id for the hold, new for each candidate: admitting it again returns the first answer.
+	Hold uuid.UUID
+	// Call is the call that it is for: created by its first admission. nil for a host that has no calls.
+	Call *Call
+	// Replaces ends the attempt before this one in the same transaction. It is required if the call has one, and takes
+	// effect only if this admission succeeds.
+	Replaces         *Replacement
+	Source, Provider string
+	// Price is frozen into the hold; nil if the candidate has none.
+	Price   *Price
+	Reserve Reserve
+	Claims  []Claim
+	// TTL is how long the hold lives unless renewed. Defaults to the ledger's.
+	TTL time.Duration
+	// Unheld checks the limits as they stand and makes no hold: for a call that reserves nothing and is charged directly.
+	// Calls that run in parallel can then pass a limit together.
+	Unheld bool
+	// Decision is the body of the decision record that is committed with the hold. Optional.
+	Decision []byte
+}
+
+// Hold is what an admission obtained.
+type Hold struct {
+	ID uuid.UUID
+	// Token must be presented to renew, settle or release; a renewal makes a new one and the old one worthless.
+	Token    int64
+	Deadline time.Time
+}
+
+// Admit sets an admission's reserve aside in all of its accounts, or in none, and commits its decision record with it.
+//
+// It returns a [*LimitError] if a limit denies it, a [*DuplicateError] if the call's idempotency key is taken, [ErrState] if
+// the call is over, [ErrInvalid], [ErrBusy], [ErrUnavailable] or [ErrClosed]. If ctx ends while the admission is being
+// written, its answer is returned all the same, so that the caller can release the hold.
+func (l *Ledger) Admit(ctx context.Context, admission Admission) (Hold, error) {
+	if admission.TTL == 0 {
+		admission.TTL = l.config.TTL
+	}
+	if err := admission.validate(); err != nil {
+		return Hold{}, err
+	}
+	op := &admit{Admission: admission}
+	err := l.do(ctx, laneAdmit, op)
+	return op.hold, err
+}
+
+func (a *Admission) validate() error {
+	for _, amount := range []*int64{a.Reserve.Tokens, a.Reserve.NanoUSD} {
+		if amount != nil && (*amount < 0 || *amount > NanoUSDMax) {
+			return fmt.Errorf("%w: a reserve must be within 0 and 2^62", ErrInvalid)
+		}
+	}
+	if a.Reserve.Tokens != nil && *a.Reserve.Tokens > TokensMax {
+		return fmt.Errorf("%w: a reserve of tokens must be at most 2^53 - 1", ErrInvalid)
+	}
+	if a.Unheld && (a.Call != nil || a.Replaces != nil || a.Reserve != (Reserve{})) {
+		return fmt.Errorf("%w: an admission without a hold reserves nothing and is for no recorded call", ErrInvalid)
+	}
+	if a.TTL < 0 || a.Hold == uuid.Nil {
+		return fmt.Errorf("%w: an admission needs an id and a TTL above 0", ErrInvalid)
+	}
+	seen := make(map[Account]bool, len(a.Claims))
+	for _, claim := range a.Claims {
+		if seen[claim.Account] {
+			return fmt.Errorf("%w: account %s is claimed twice", ErrInvalid, claim.Account)
+		}
+		seen[claim.Account] = true
+		for _, limit := range claim.Limits {
+			if err := limit.Window.Validate(); err != nil {
+				return fmt.Errorf("%w: %w", ErrInvalid, err)
+			}
+			if limit.Max < 0 || limit.Max > NanoUSDMax {
+				return fmt.Errorf("%w: a limit must be within 0 and 2^62", ErrInvalid)
+			}
+		}
+	}
+	return nil
+}
+
+// Renew moves a live hold's deadline to now + ttl, if that is later, and makes a new token. It returns [ErrExpired],
+// [ErrState], [ErrBusy], [ErrUnavailable] or [ErrClosed].
+func (l *Ledger) Renew(ctx context.Context, id uuid.UUID, token int64, ttl time.Duration) (Hold, error) {
+	if ttl == 0 {
+		ttl = l.config.TTL
+	}
+	if ttl < 0 {
+		return Hold{}, fmt.Errorf("%w: a negative TTL", ErrInvalid)
+	}
+	op := &renew{id: id, token: token, ttl: ttl}
+	err := l.do(ctx, laneRenew, op)
+	return op.hold, err
+}
+
+// Ending ends a hold and the attempt that it was for.
+type Ending struct {
+	Hold    uuid.UUID
+	Token   int64
+	Outcome Outcome
+	// State is the call's terminal state. Empty only where a further admission replaces the hold, or there is no call.
+	State State
+	// Decision is the body of a further decision record, where the call ends because nothing else could be tried. Optional.
+	Decision []byte
+}
+
+// Consumption is what a settlement charges.
+type Consumption struct {
+	// Usage is charged at the hold's price. nil charges what was held.
+	Usage *Usage
+	// Estimated says that the usage was counted by the caller: it is charged at most at what was held.
+	Estimated bool
+}
+
+// Settle ends a hold with a charge. The same settlement again gets the same answer; another one for the same hold gets
+// [ErrState]. A hold that has expired was charged already, which the charge says; a known usage may then still lower it.
+func (l *Ledger) Settle(ctx context.Context, ending Ending, consumption Consumption) (Charge, error) {
+	return l.end(ctx, &end{Ending: ending, consumption: &consumption})
+}
+
+// Release ends a hold without a charge and gives back what was held.
+func (l *Ledger) Release(ctx context.Context, ending Ending) error {
+	_, err := l.end(ctx, &end{Ending: ending})
+	return err
+}
+
+func (l *Ledger) end(ctx context.Context, op *end) (Charge, error) {
+	if c := op.consumption; c != nil && c.Usage != nil {
+		if _, err := c.Usage.Tokens(); err != nil {
+			return Charge{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+	}
+	err := l.do(ctx, laneEnd, op)
+	return op.charge, err
+}
+
+// Posting is a charge without a hold.
+type Posting struct {
+	Accounts []Account
+	Usage    Usage
+	// NanoUSD is the cost.
+	NanoUSD          int64
+	Source, Provider string
+}
+
+// Post charges accounts directly, whatever their limits.
+func (l *Ledger) Post(ctx context.Context, posting Posting) error {
+	if posting.NanoUSD < 0 || posting.NanoUSD > NanoUSDMax {
+		return fmt.Errorf("%w: a charge must be within 0 and 2^62", ErrInvalid)
+	}
+	if _, err := posting.Usage.Tokens(); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return l.do(ctx, laneEnd, &post{posting})
+}
+
+// Refuse records a call that was denied: its terminal state and its decision record. The call is nil for a record alone.
+func (l *Ledger) Refuse(ctx context.Context, call *Call, decision []byte) error {
+	return l.do(ctx, laneEnd, &refuse{call: call, decision: decision})
+}
+
+// Balance is how an account stands towards one limit.
+type Balance struct {
+	Account          Account
+	Limit            Limit
+	Used, Held, Left int64
+	// RecoversAt is when what was used in the window is forgotten; zero if nothing was.
+	RecoversAt time.Time
+}
+
+// Read returns the balances of claims, a balance for each limit in order. Holds that are due count as charged.
+func (l *Ledger) Read(ctx context.Context, claims []Claim) ([]Balance, error) {
+	return readBalances(ctx, l.store, claims, l.Status().SuspendedUntil)
+}
+
+// Store returns the store, for reading calls and the journal.
+func (l *Ledger) Store() Store { return l.store }
+
+// Status returns the ledger's health.
+func (l *Ledger) Status() Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	status := l.status
+	status.Waiting = l.queue.len()
+	return status
+}

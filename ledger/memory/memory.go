@@ -1,0 +1,374 @@
+// Package memory is a ledger store in the process's memory: for tests, and for a host whose limits need not outlive it or be
+// shared with another process.
+package memory
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"regent/ledger"
+)
+
+// endedMax bounds the calls that have ended and are still remembered, and with them their attempts and records: at 1 KB
+// each about 64 MB.
+const endedMax = 1 << 16
+
+// Store is a [ledger.Store]. Use New.
+type Store struct {
+	now func() time.Time
+
+	mu          sync.Mutex // guards all below, for the whole of a transaction
+	accounts    map[ledger.Account]ledger.AccountRow
+	holds       map[uuid.UUID]ledger.HoldRow
+	calls       map[uuid.UUID]ledger.Call
+	attempts    map[uuid.UUID][]uuid.UUID // the holds of a call, in order
+	order       []uuid.UUID               // calls, oldest first
+	endedHolds  []uuid.UUID               // holds of no call that have ended, oldest first
+	idempotency map[ledger.IdempotencyKey]uuid.UUID
+	standing    map[ledger.Account]map[uuid.UUID]bool
+	deadlines   deadlines
+	records     map[uuid.UUID][]ledger.Record
+	cursors     map[cursor]int64
+}
+
+type cursor struct {
+	sink   string
+	writer uuid.UUID
+}
+
+var _ ledger.Store = (*Store)(nil)
+
+// New makes an empty store. now is its clock; nil is the system's.
+func New(now func() time.Time) *Store {
+	if now == nil {
+		now = time.Now
+	}
+	return &Store{
+		now:         now,
+		accounts:    map[ledger.Account]ledger.AccountRow{},
+		holds:       map[uuid.UUID]ledger.HoldRow{},
+		calls:       map[uuid.UUID]ledger.Call{},
+		attempts:    map[uuid.UUID][]uuid.UUID{},
+		idempotency: map[ledger.IdempotencyKey]uuid.UUID{},
+		standing:    map[ledger.Account]map[uuid.UUID]bool{},
+		records:     map[uuid.UUID][]ledger.Record{},
+		cursors:     map[cursor]int64{},
+	}
+}
+
+// Update runs decide while nothing else reads or writes. Nothing is written before Save, so an error leaves no trace.
+func (s *Store) Update(_ context.Context, decide func(ledger.Tx) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return decide(tx{s, s.clock()})
+}
+
+// Load reads rows.
+func (s *Store) Load(_ context.Context, keys ledger.Keys) (*ledger.Rows, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.load(keys, s.clock()), nil
+}
+
+func (s *Store) clock() time.Time { return s.now().UTC().Truncate(time.Microsecond) }
+
+// tx is a transaction: the store, locked, at one reading of the clock.
+type tx struct {
+	*Store
+	now time.Time
+}
+
+func (t tx) Load(_ context.Context, keys ledger.Keys) (*ledger.Rows, error) {
+	return t.load(keys, t.now), nil
+}
+
+func (t tx) Save(_ context.Context, changes *ledger.Changes) error {
+	t.save(changes)
+	return nil
+}
+
+func (s *Store) load(keys ledger.Keys, now time.Time) *ledger.Rows {
+	rows := &ledger.Rows{
+		Now:         now,
+		Accounts:    make(map[ledger.Account]ledger.AccountRow, len(keys.Accounts)),
+		Holds:       make(map[uuid.UUID]ledger.HoldRow, len(keys.Holds)),
+		Calls:       make(map[uuid.UUID]ledger.Call, len(keys.Calls)),
+		Idempotency: map[ledger.IdempotencyKey]uuid.UUID{},
+		Standing:    map[ledger.Account][]uuid.UUID{},
+	}
+	for _, account := range keys.Accounts {
+		if row, ok := s.accounts[account]; ok {
+			rows.Accounts[account] = row
+		}
+	}
+	for _, id := range keys.Holds {
+		if row, ok := s.holds[id]; ok {
+			rows.Holds[id] = row
+		}
+	}
+	for _, id := range keys.Calls {
+		if row, ok := s.calls[id]; ok {
+			rows.Calls[id] = row
+		}
+	}
+	for _, key := range keys.Idempotency {
+		if id, ok := s.idempotency[key]; ok {
+			rows.Idempotency[key] = id
+			rows.Calls[id] = s.calls[id]
+		}
+	}
+	for _, account := range keys.Standing {
+		rows.Standing[account] = []uuid.UUID{}
+		for id := range s.standing[account] {
+			rows.Standing[account] = append(rows.Standing[account], id)
+			rows.Holds[id] = s.holds[id]
+		}
+	}
+	if keys.Due {
+		s.loadDue(rows)
+	}
+	if stream := s.records[keys.Stream]; len(stream) > 0 {
+		rows.Last = stream[len(stream)-1].Number
+	}
+	return rows
+}
+
+// loadDue adds the live holds whose deadline has passed. Entries of the heap that a renewal or an end has overtaken are
+// dropped on the way.
+func (s *Store) loadDue(rows *ledger.Rows) {
+	var due []deadline
+	for len(s.deadlines) > 0 && !s.deadlines[0].at.After(rows.Now) {
+		next := heap.Pop(&s.deadlines).(deadline)
+		if hold := s.holds[next.hold]; hold.State == ledger.HoldLive && hold.Deadline.Equal(next.at) {
+			due = append(due, next)
+			rows.Due = append(rows.Due, next.hold)
+			rows.Holds[next.hold] = hold
+		}
+	}
+	for _, next := range due { // still due until a transaction has ended them
+		heap.Push(&s.deadlines, next)
+	}
+}
+
+func (s *Store) save(changes *ledger.Changes) {
+	maps.Copy(s.accounts, changes.Accounts)
+	for _, call := range changes.Calls {
+		s.saveCall(call)
+	}
+	for _, hold := range changes.Holds {
+		s.saveHold(hold)
+	}
+	for _, record := range changes.Records {
+		s.records[record.Writer] = append(s.records[record.Writer], record)
+	}
+	s.forget()
+}
+
+func (s *Store) saveCall(call ledger.Call) {
+	if _, known := s.calls[call.ID]; !known {
+		s.order = append(s.order, call.ID)
+	}
+	s.calls[call.ID] = call
+	if call.IdempotencyKey == "" {
+		return
+	}
+	key := ledger.IdempotencyKey{Owner: call.Owner, Key: call.IdempotencyKey}
+	if call.State == ledger.Held || call.State == ledger.Completed {
+		s.idempotency[key] = call.ID
+	} else if s.idempotency[key] == call.ID {
+		delete(s.idempotency, key)
+	}
+}
+
+func (s *Store) saveHold(hold ledger.HoldRow) {
+	before, known := s.holds[hold.ID]
+	s.holds[hold.ID] = hold
+	if !known && hold.Call != uuid.Nil {
+		s.attempts[hold.Call] = append(s.attempts[hold.Call], hold.ID)
+		slices.SortFunc(s.attempts[hold.Call], func(a, b uuid.UUID) int {
+			return cmp.Or(s.holds[a].AdmittedAt.Compare(s.holds[b].AdmittedAt), slices.Compare(a[:], b[:]))
+		})
+	}
+	if hold.State != ledger.HoldLive {
+		for _, account := range hold.Accounts {
+			delete(s.standing[account], hold.ID)
+			if len(s.standing[account]) == 0 {
+				delete(s.standing, account)
+			}
+		}
+		if hold.Call == uuid.Nil && before.State == ledger.HoldLive {
+			s.endedHolds = append(s.endedHolds, hold.ID)
+		}
+		return
+	}
+	if !known || !hold.Deadline.Equal(before.Deadline) {
+		heap.Push(&s.deadlines, deadline{hold.Deadline, hold.ID})
+	}
+	for _, account := range hold.Accounts {
+		if s.standing[account] == nil {
+			s.standing[account] = map[uuid.UUID]bool{}
+		}
+		s.standing[account][hold.ID] = true
+	}
+}
+
+// forget drops the oldest of what has ended, beyond the bound. Accounts and what is live are kept.
+func (s *Store) forget() {
+	for len(s.endedHolds) > endedMax {
+		delete(s.holds, s.endedHolds[0])
+		s.endedHolds = s.endedHolds[1:]
+	}
+	for len(s.order) > endedMax && s.calls[s.order[0]].State != ledger.Held {
+		call := s.calls[s.order[0]]
+		s.order = s.order[1:]
+		for _, hold := range s.attempts[call.ID] {
+			delete(s.holds, hold)
+		}
+		delete(s.attempts, call.ID)
+		delete(s.calls, call.ID)
+		key := ledger.IdempotencyKey{Owner: call.Owner, Key: call.IdempotencyKey}
+		if s.idempotency[key] == call.ID {
+			delete(s.idempotency, key)
+		}
+	}
+	for writer, records := range s.records {
+		if excess := len(records) - 4*endedMax; excess > 0 { // a call writes about 3 records
+			s.records[writer] = records[excess:]
+		}
+	}
+}
+
+// Call reads one call.
+func (s *Store) Call(_ context.Context, id uuid.UUID) (ledger.CallReport, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	call, ok := s.calls[id]
+	if !ok {
+		return ledger.CallReport{}, ledger.ErrNotFound
+	}
+	return s.report(call), nil
+}
+
+// Calls reads calls, newest first.
+func (s *Store) Calls(_ context.Context, query ledger.CallQuery) ([]ledger.CallReport, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var reports []ledger.CallReport
+	for _, id := range slices.Backward(s.order) {
+		call := s.calls[id]
+		wanted := query.ClientRequestID == "" || query.ClientRequestID == call.ClientRequestID || query.ClientRequestID == call.IdempotencyKey
+		if call.Owner == query.Owner && wanted && len(reports) < query.Limit {
+			reports = append(reports, s.report(call))
+		}
+	}
+	return reports, nil
+}
+
+func (s *Store) report(call ledger.Call) ledger.CallReport {
+	report := ledger.CallReport{Call: call}
+	for _, id := range s.attempts[call.ID] {
+		report.Attempts = append(report.Attempts, s.holds[id].Attempt())
+	}
+	return report
+}
+
+// Streams lists the journal's streams.
+func (s *Store) Streams(context.Context) ([]ledger.Stream, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var streams []ledger.Stream
+	for writer, records := range s.records {
+		streams = append(streams, ledger.Stream{Writer: writer, Last: records[len(records)-1].Number})
+	}
+	slices.SortFunc(streams, func(a, b ledger.Stream) int { return slices.Compare(a.Writer[:], b.Writer[:]) })
+	return streams, nil
+}
+
+// Records reads a stream.
+func (s *Store) Records(_ context.Context, writer uuid.UUID, after int64, limit int) ([]ledger.Record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	records := s.records[writer]
+	from, _ := slices.BinarySearchFunc(records, after+1, func(r ledger.Record, number int64) int { return cmp.Compare(r.Number, number) })
+	return slices.Clone(records[from:min(len(records), from+limit)]), nil
+}
+
+// Tail reads the newest records.
+func (s *Store) Tail(_ context.Context, limit int) ([]ledger.Record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var tail []ledger.Record
+	for _, records := range s.records {
+		tail = append(tail, records[max(0, len(records)-limit):]...)
+	}
+	sortRecords(tail)
+	return tail[max(0, len(tail)-limit):], nil
+}
+
+// CallRecords reads the records of a call.
+func (s *Store) CallRecords(_ context.Context, call uuid.UUID) ([]ledger.Record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []ledger.Record
+	for _, records := range s.records {
+		for _, record := range records {
+			if record.Call == call {
+				found = append(found, record)
+			}
+		}
+	}
+	sortRecords(found)
+	return found, nil
+}
+
+func sortRecords(records []ledger.Record) {
+	slices.SortFunc(records, func(a, b ledger.Record) int {
+		return cmp.Or(a.At.Compare(b.At), slices.Compare(a.Writer[:], b.Writer[:]), cmp.Compare(a.Number, b.Number))
+	})
+}
+
+// Cursor is how far a sink has read.
+func (s *Store) Cursor(_ context.Context, sink string, writer uuid.UUID) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cursors[cursor{sink, writer}], nil
+}
+
+// SetCursor moves a sink's cursor.
+func (s *Store) SetCursor(_ context.Context, sink string, writer uuid.UUID, number int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cursors[cursor{sink, writer}] = number
+	return nil
+}
+
+// Close does nothing: a store in memory has nothing to free.
+func (s *Store) Close() error { return nil }
+
+// deadline says when a hold was due as of one of its renewals.
+type deadline struct {
+	at   time.Time
+	hold uuid.UUID
+}
+
+// deadlines is a heap, the earliest first, then by hold.
+type deadlines []deadline
+
+func (d deadlines) Len() int { return len(d) }
+func (d deadlines) Less(i, j int) bool {
+	return cmp.Or(d[i].at.Compare(d[j].at), slices.Compare(d[i].hold[:], d[j].hold[:])) < 0
+}
+func (d deadlines) Swap(i, j int) { d[i], d[j] = d[j], d[i] }
+func (d *deadlines) Push(x any)   { *d = append(*d, x.(deadline)) }
+func (d *deadlines) Pop() any {
+	last := (*d)[len(*d)-1]
+	*d = (*d)[:len(*d)-1]
+	return last
+}

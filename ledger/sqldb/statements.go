@@ -1,0 +1,67 @@
+package sqldb
+
+// Every statement of the store. One mutation per table per statement, plain single-row upserts of absolute values, and
+// placeholders that each database reads.
+const (
+	selectAccount = `SELECT used, held, touched_at FROM ledger_account WHERE account = $1`
+	upsertAccount = `INSERT INTO ledger_account (account, used, held, touched_at) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (account) DO UPDATE SET used = excluded.used, held = excluded.held, touched_at = excluded.touched_at`
+
+	selectOpenings = `SELECT length, opened_at, total FROM ledger_opening WHERE account = $1`
+	upsertOpening  = `INSERT INTO ledger_opening (account, length, opened_at, total) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (account, length) DO UPDATE SET opened_at = excluded.opened_at, total = excluded.total`
+
+	insertPrice = `INSERT INTO ledger_price (id, body) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING`
+
+	callColumns = `id, owner, client_request_id, idempotency_key, model, protocol, stream, state, created_at, ended_at`
+	selectCall  = `SELECT ` + callColumns + ` FROM ledger_call WHERE id = $1`
+	selectByKey = `SELECT ` + callColumns + ` FROM ledger_call
+		WHERE owner = $1 AND idempotency_key = $2 AND state IN ('held', 'completed')`
+	selectByOwner = `SELECT ` + callColumns + ` FROM ledger_call
+		WHERE owner = $1 ORDER BY created_at DESC, id DESC LIMIT $2`
+	selectByClientRequestID = `SELECT ` + callColumns + ` FROM ledger_call
+		WHERE owner = $1 AND (client_request_id = $2 OR idempotency_key = $2) ORDER BY created_at DESC, id DESC LIMIT $3`
+	upsertCall = `INSERT INTO ledger_call (` + callColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+		ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended_at = excluded.ended_at`
+
+	holdColumns = `h.id, h.call, h.source, h.provider, h.state, h.token, h.reserve_tokens, h.reserve_nano_usd, h.accounts,
+		h.admitted_at, h.deadline, h.ended_at, h.result, h.reason, h.status, h.usage, h.tokens, h.nano_usd, h.estimated,
+		h.unknown_usage, h.overage, h.digest, h.refunded, p.body`
+	fromHold       = ` FROM ledger_hold h LEFT JOIN ledger_price p ON p.id = h.price `
+	selectHold     = `SELECT ` + holdColumns + fromHold + `WHERE h.id = $1`
+	selectDue      = `SELECT ` + holdColumns + fromHold + `WHERE h.state = 'live' AND h.deadline <= $1 ORDER BY h.deadline, h.id`
+	selectAttempts = `SELECT ` + holdColumns + fromHold + `WHERE h.call = $1 ORDER BY h.admitted_at, h.id`
+	selectStanding = `SELECT ` + holdColumns + fromHold + `JOIN ledger_standing s ON s.hold = h.id WHERE s.account = $1`
+	upsertHold     = `INSERT INTO ledger_hold (id, call, source, provider, state, token, reserve_tokens, reserve_nano_usd, accounts,
+		admitted_at, deadline, ended_at, result, reason, status, usage, tokens, nano_usd, estimated, unknown_usage, overage, digest,
+		refunded, price)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
+		ON CONFLICT (id) DO UPDATE SET state = excluded.state, token = excluded.token, deadline = excluded.deadline,
+		ended_at = excluded.ended_at, result = excluded.result, reason = excluded.reason, status = excluded.status,
+		usage = excluded.usage, tokens = excluded.tokens, nano_usd = excluded.nano_usd, estimated = excluded.estimated,
+		unknown_usage = excluded.unknown_usage, overage = excluded.overage, digest = excluded.digest, refunded = excluded.refunded`
+
+	insertStanding = `INSERT INTO ledger_standing (account, hold) VALUES ($1, $2) ON CONFLICT (account, hold) DO NOTHING`
+	deleteStanding = `DELETE FROM ledger_standing WHERE account = $1 AND hold = $2`
+
+	selectLast    = `SELECT number FROM ledger_record WHERE writer = $1 ORDER BY number DESC LIMIT 1`
+	selectStreams = `SELECT writer, max(number) FROM ledger_record GROUP BY writer ORDER BY writer`
+	recordColumns = `writer, number, at, kind, call, body`
+	selectRecords = `SELECT ` + recordColumns + ` FROM ledger_record WHERE writer = $1 AND number > $2 ORDER BY number LIMIT $3`
+	selectTail    = `SELECT ` + recordColumns + ` FROM ledger_record ORDER BY at DESC, writer DESC, number DESC LIMIT $1`
+	selectOfCall  = `SELECT ` + recordColumns + ` FROM ledger_record WHERE call = $1 ORDER BY at, writer, number`
+	insertRecord  = `INSERT INTO ledger_record (` + recordColumns + `) VALUES ($1, $2, $3, $4, $5, $6)`
+
+	selectCursor = `SELECT number FROM ledger_cursor WHERE sink = $1 AND writer = $2`
+	upsertCursor = `INSERT INTO ledger_cursor (sink, writer, number) VALUES ($1, $2, $3)
+		ON CONFLICT (sink, writer) DO UPDATE SET number = excluded.number`
+)
+
+// statements are all of them, prepared when a database is opened.
+var statements = []string{
+	selectAccount, upsertAccount, selectOpenings, upsertOpening, insertPrice,
+	selectCall, selectByKey, selectByOwner, selectByClientRequestID, upsertCall,
+	selectHold, selectDue, selectAttempts, selectStanding, upsertHold, insertStanding, deleteStanding,
+	selectLast, selectStreams, selectRecords, selectTail, selectOfCall, insertRecord,
+	selectCursor, upsertCursor,
+}

@@ -1,0 +1,153 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Store keeps the rows of a ledger. It decides nothing: the rules are in this package, once for every store.
+//
+// Implementations MUST pass the suite of package ledgertest.
+type Store interface {
+	// Update runs decide in one transaction and commits what it saved, all or nothing. It MAY run decide again from the
+	// start in a new transaction, so decide has no other effects. An error of decide, or nil after a save, decides; a
+	// failure of the store itself is returned as it is.
+	Update(ctx context.Context, decide func(Tx) error) error
+	// Load reads rows in one consistent view without locking or writing.
+	Load(ctx context.Context, keys Keys) (*Rows, error)
+	// Calls reads calls with their attempts. A query by id that finds nothing returns an empty slice.
+	Calls(ctx context.Context, query CallQuery) ([]CallReport, error)
+	// Call reads one call with its attempts, or returns [ErrNotFound].
+	Call(ctx context.Context, id uuid.UUID) (CallReport, error)
+	// Streams lists the journal's streams.
+	Streams(ctx context.Context) ([]Stream, error)
+	// Records reads at most limit records of one stream with a number above after, in order.
+	Records(ctx context.Context, writer uuid.UUID, after int64, limit int) ([]Record, error)
+	// Tail reads the newest records of all streams, oldest first.
+	Tail(ctx context.Context, limit int) ([]Record, error)
+	// CallRecords reads the records of one call, in order.
+	CallRecords(ctx context.Context, call uuid.UUID) ([]Record, error)
+	// Cursor is how far a named sink has read a stream: 0 at first. SetCursor moves it.
+	Cursor(ctx context.Context, sink string, writer uuid.UUID) (int64, error)
+	SetCursor(ctx context.Context, sink string, writer uuid.UUID, number int64) error
+	// Close frees what the store opened itself.
+	Close() error
+}
+
+// Tx is one transaction of a [Store].
+type Tx interface {
+	// Load reads and locks rows, in the order of their keys. It may be called again for rows that turn out to be needed.
+	Load(ctx context.Context, keys Keys) (*Rows, error)
+	// Save writes what has changed. It is called at most once, last.
+	Save(ctx context.Context, changes *Changes) error
+}
+
+// Keys names rows.
+type Keys struct {
+	Accounts []Account
+	Holds    []uuid.UUID
+	Calls    []uuid.UUID
+	// Idempotency names calls by owner and key, if they run or have completed.
+	Idempotency []IdempotencyKey
+	// Due asks for every live hold whose deadline has passed by the store's clock.
+	Due bool
+	// Standing asks for the live holds of these accounts.
+	Standing []Account
+	// Stream asks for the last number of this writer's records.
+	Stream uuid.UUID
+}
+
+// IdempotencyKey is a client's key within its owner's.
+type IdempotencyKey struct{ Owner, Key string }
+
+// Rows are what was found. What does not exist is absent.
+type Rows struct {
+	// Now is the store's clock, read once per transaction, in whole microseconds UTC.
+	Now      time.Time
+	Accounts map[Account]AccountRow
+	Holds    map[uuid.UUID]HoldRow
+	Calls    map[uuid.UUID]Call
+	// Idempotency holds the ids of the calls that have the keys asked for; the rows are in Calls.
+	Idempotency map[IdempotencyKey]uuid.UUID
+	// Due holds the ids of the due holds, by deadline and id; the rows are in Holds.
+	Due []uuid.UUID
+	// Standing holds the ids of live holds; the rows are in Holds.
+	Standing map[Account][]uuid.UUID
+	// Last is the last number of the stream asked for.
+	Last int64
+}
+
+// AccountRow is an account.
+type AccountRow struct {
+	// Used is everything that was ever charged, less refunds; Held is what live holds set aside.
+	Used, Held int64
+	// TouchedAt is the account's newest entry: its time never runs backwards.
+	TouchedAt time.Time
+	// Openings are the fixed windows that were ever used, by length.
+	Openings map[time.Duration]OpeningRow
+}
+
+// OpeningRow is a fixed window's last opening.
+type OpeningRow struct {
+	At time.Time
+	// Total is the account's Used at that moment.
+	Total int64
+}
+
+// HoldState is whether a hold lives, or how it ended.
+type HoldState string
+
+// The states of a hold.
+const (
+	HoldLive     HoldState = "live"
+	HoldSettled  HoldState = "settled"
+	HoldReleased HoldState = "released"
+	HoldExpired  HoldState = "expired"
+)
+
+// HoldRow is a hold, and the attempt that it is for.
+type HoldRow struct {
+	ID               uuid.UUID
+	Call             uuid.UUID // zero for a host that has no calls
+	Source, Provider string
+	State            HoldState
+	// Token is the fencing token: the hold's own counter.
+	Token      int64
+	Reserve    Reserve
+	Accounts   []Account
+	Price      *Price // nil if the candidate has none
+	AdmittedAt time.Time
+	Deadline   time.Time
+	EndedAt    time.Time
+	Outcome    Outcome
+	Usage      *Usage
+	Charge     Charge
+	// Digest identifies the settlement that ended the hold, so that a repeated one gets the same answer.
+	Digest [32]byte
+	// Refunded says that a late settlement has already lowered the charge.
+	Refunded bool
+}
+
+// Attempt is the hold as its call shows it.
+func (h HoldRow) Attempt() Attempt {
+	return Attempt{
+		Hold: h.ID, Source: h.Source, Provider: h.Provider, Outcome: h.Outcome,
+		StartedAt: h.AdmittedAt, EndedAt: h.EndedAt, Usage: h.Usage, Charge: h.Charge,
+	}
+}
+
+// Changes are what a transaction writes, absolute rows.
+type Changes struct {
+	Accounts map[Account]AccountRow
+	Holds    map[uuid.UUID]HoldRow
+	Calls    map[uuid.UUID]Call
+	Prices   map[[32]byte]Price
+	Records  []Record
+}
+
+// Empty says whether there is nothing to write.
+func (c *Changes) Empty() bool {
+	return len(c.Accounts)+len(c.Holds)+len(c.Calls)+len(c.Prices)+len(c.Records) == 0
+}

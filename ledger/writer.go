@@ -1,0 +1,289 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// lane orders what waits: what ends a hold goes before what renews one, and both before what makes a new one, so that an
+// overload is worked off rather than added to.
+type lane int
+
+const (
+	laneEnd lane = iota
+	laneRenew
+	laneAdmit
+	lanes
+)
+
+const (
+	// batchMax bounds a transaction: measured group commits gain little beyond 256 operations, and a failed one is redone.
+	batchMax = 256
+	// endingsMax bounds the lanes of ends and renewals: a live hold has at most one of each waiting, and more live holds
+	// than this do not fit one process.
+	endingsMax = 1 << 16
+)
+
+// waiter is an operation in the queue.
+type waiter struct {
+	operation
+	lane lane
+	err  error
+	done chan struct{}
+}
+
+// queue holds what waits for the writer, a lane each.
+type queue struct {
+	mu        sync.Mutex
+	waiting   [lanes][]*waiter
+	admitsMax int
+	closed    bool
+	wake      chan struct{} // holds a token while the writer has something to look at
+}
+
+func newQueue(admitsMax int) *queue {
+	return &queue{admitsMax: admitsMax, wake: make(chan struct{}, 1)}
+}
+
+func (q *queue) put(w *waiter) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	limit := endingsMax
+	if w.lane == laneAdmit {
+		limit = q.admitsMax
+	}
+	switch {
+	case q.closed:
+		return ErrClosed
+	case len(q.waiting[w.lane]) >= limit:
+		return ErrBusy
+	}
+	q.waiting[w.lane] = append(q.waiting[w.lane], w)
+	q.signal()
+	return nil
+}
+
+// take removes the next batch, in lane order.
+func (q *queue) take() (batch []*waiter, closed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, waiting := range q.waiting {
+		n := min(len(waiting), batchMax-len(batch))
+		batch = append(batch, waiting[:n]...)
+		q.waiting[i] = slices.Delete(waiting, 0, n)
+		if len(q.waiting[i]) > 0 {
+			q.signal()
+		}
+	}
+	return batch, q.closed && len(batch) == 0
+}
+
+// remove takes a waiter back, unless the writer has it already.
+func (q *queue) remove(w *waiter) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.Index(q.waiting[w.lane], w)
+	if i < 0 {
+		return false
+	}
+	q.waiting[w.lane] = slices.Delete(q.waiting[w.lane], i, i+1)
+	return true
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.signal()
+}
+
+func (q *queue) len() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, waiting := range q.waiting {
+		n += len(waiting)
+	}
+	return n
+}
+
+func (q *queue) signal() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// do queues an operation and waits for its answer. If ctx ends while the operation still waits, it is taken back; once the
+// writer has it, its answer is waited for, which the transaction's time-out bounds.
+func (l *Ledger) do(ctx context.Context, lane lane, op operation) error {
+	w := &waiter{operation: op, lane: lane, done: make(chan struct{})}
+	if err := l.queue.put(w); err != nil {
+		return err
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		if l.queue.remove(w) {
+			return context.Cause(ctx)
+		}
+		<-w.done
+	}
+	return w.err
+}
+
+// write is the ledger's one writer: it works off what waits until the queue is closed and empty, and sweeps when nothing
+// else touches the ledger.
+func (l *Ledger) write() {
+	defer close(l.done)
+	sweep := time.NewTicker(l.config.SweepEvery)
+	defer sweep.Stop()
+	for {
+		sweeping := false
+		select {
+		case <-l.queue.wake:
+		case <-sweep.C:
+			sweeping = true
+		}
+		waiting, closed := l.queue.take()
+		if closed {
+			return
+		}
+		if len(waiting) > 0 || sweeping {
+			l.commit(waiting)
+		}
+	}
+}
+
+// commit runs a batch in one transaction and answers it. If the transaction fails, each operation is tried alone, so that
+// one that the store refuses takes no other with it; once two have failed alone the store is gone, and the rest fail too.
+func (l *Ledger) commit(waiting []*waiter) {
+	err := l.transact(waiting)
+	if err == nil || len(waiting) == 1 {
+		l.answer(waiting, err)
+		return
+	}
+	for i, failures := 0, 0; i < len(waiting); i++ {
+		if failures < 2 {
+			if err = l.transact(waiting[i : i+1]); err != nil {
+				failures++
+			}
+		}
+		l.answer(waiting[i:i+1], err)
+	}
+}
+
+func (l *Ledger) answer(waiting []*waiter, err error) {
+	for _, w := range waiting {
+		if err != nil {
+			w.err = err
+		}
+		close(w.done)
+	}
+}
+
+// transact decides operations in order in one transaction: first what is due expires, then each decides on what the ones
+// before it left.
+func (l *Ledger) transact(waiting []*waiter) error {
+	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timeout)
+	defer cancel()
+	var expiries []Expiry
+	err := l.store.Update(ctx, func(tx Tx) error {
+		expiries = nil
+		b, err := l.begin(ctx, tx, waiting)
+		if err != nil {
+			return err
+		}
+		if err := b.expireDue(ctx); err != nil {
+			return err
+		}
+		for _, w := range waiting {
+			if w.err = w.decide(ctx, b); w.err != nil && isStoreError(w.err) {
+				return w.err
+			}
+		}
+		expiries = b.expiries
+		if b.changes.Empty() {
+			return nil
+		}
+		return tx.Save(ctx, &b.changes)
+	})
+	if err != nil && !errors.Is(err, ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	l.clock.transacted(err)
+	l.mu.Lock()
+	l.status = Status{Err: err, SuspendedUntil: l.clock.suspendedUntil}
+	l.mu.Unlock()
+	if err == nil && l.config.OnExpire != nil {
+		for _, expiry := range expiries {
+			l.config.OnExpire(expiry)
+		}
+	}
+	return err
+}
+
+// isStoreError tells an operation's own answer, which leaves the batch as it was, from a failure to read.
+func isStoreError(err error) bool {
+	var limit *LimitError
+	var duplicate *DuplicateError
+	return !errors.As(err, &limit) && !errors.As(err, &duplicate) &&
+		!errors.Is(err, ErrState) && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrOverflow) && !errors.Is(err, ErrUsage) &&
+		!errors.Is(err, ErrPrice)
+}
+
+// begin reads every row that the operations name.
+func (l *Ledger) begin(ctx context.Context, tx Tx, waiting []*waiter) (*batch, error) {
+	keys := Keys{Due: true, Stream: l.writer}
+	for _, w := range waiting {
+		w.keys(&keys)
+	}
+	rows, err := tx.Load(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	b := newBatch(tx, rows)
+	b.writer, b.lateRefund, b.suspendedUntil = l.writer, l.config.LateRefund, l.clock.observe(rows.Now)
+	return b, nil
+}
+
+// stepDetector suspends expiry when the store's clock has stepped, or after an outage: a hold whose owner could not renew it
+// must not be charged for that. A step is a change of the store's clock that the process's monotonic clock did not make.
+type stepDetector struct {
+	ttl     time.Duration
+	elapsed func() time.Duration
+
+	lastNow        time.Time
+	lastElapsed    time.Duration
+	failing        bool
+	failingSince   time.Duration
+	suspendedUntil time.Time
+}
+
+// observe takes a reading of the store's clock and returns until when expiry is suspended.
+func (d *stepDetector) observe(now time.Time) time.Time {
+	elapsed := d.elapsed()
+	var step time.Duration
+	if !d.lastNow.IsZero() {
+		step = (now.Sub(d.lastNow) - (elapsed - d.lastElapsed)).Abs()
+	}
+	if d.failing {
+		step = max(step, elapsed-d.failingSince)
+	}
+	if step > d.ttl/2 {
+		d.suspendedUntil = now.Add(d.ttl)
+	}
+	d.lastNow, d.lastElapsed = now, elapsed
+	return d.suspendedUntil
+}
+
+// transacted notes whether a transaction succeeded: an outage lasts from the first failure to the next success.
+func (d *stepDetector) transacted(err error) {
+	if err != nil && !d.failing {
+		d.failingSince = d.elapsed()
+	}
+	d.failing = err != nil
+}
