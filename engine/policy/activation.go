@@ -1,0 +1,55 @@
+// Package policy loads rules and lets them decide: which candidate may serve a call, in process and for every candidate.
+//
+// An Activation is a loaded policy: bundles, settings and compiled rules, immutable, under a digest. Its decisions are a pure
+// function of the activation and the facts: no clock, no network, no balance. Whatever is not a clean answer is an error, so
+// that nothing is ever allowed by accident.
+//
+// The package does not rank candidates, hold money, fetch or verify bundles, or log decisions; it imports nothing of ours.
+package policy
+
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/rego"
+	"github.com/open-policy-agent/opa/v1/storage"
+)
+
+// Activation is a loaded policy. It never changes, and any number of calls may use it at once.
+type Activation struct {
+	digest    string
+	revisions map[string]string
+	settings  Settings
+	rules     []Rule
+	declared  map[Denial]bool // the denials that rules may answer with
+	timeLimit time.Duration
+	query     rego.PreparedEvalQuery
+	txn       storage.Transaction
+}
+
+// Digest identifies the activation: SHA-256, in hex, of the bundles' names, paths and contents, and of the settings in
+// force. Equal digests decide equally; tests and the order of the bundles do not count.
+func (a *Activation) Digest() string { return a.digest }
+
+// Bundles returns the revision of each bundle by name: the manifest's, or else a digest of the bundle's files.
+func (a *Activation) Bundles() map[string]string { return maps.Clone(a.revisions) }
+
+// Settings returns the settings in force: the bundles' own, overlaid by the host's. What they point to must not be changed.
+func (a *Activation) Settings() Settings { return a.settings }
+
+// Rules lists every ground on which the activation may refuse, ordered by name and code, for documents and the console.
+func (a *Activation) Rules() []Rule { return slices.Clone(a.rules) }
+
+// Engine holds the activation in force. The zero value holds none. A call takes the activation once and keeps it, so that
+// all candidates of a call are judged by the same one, and nobody waits for a lock.
+type Engine struct {
+	current atomic.Pointer[Activation]
+}
+
+// Current returns the activation in force, nil before the first: whoever gets nil must refuse.
+func (e *Engine) Current() *Activation { return e.current.Load() }
+
+// Activate puts an activation in force for the calls that come, and returns the one it replaces, nil if it is the first.
+func (e *Engine) Activate(a *Activation) (replaced *Activation) { return e.current.Swap(a) }

@@ -1,0 +1,228 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/bundle"
+	"github.com/open-policy-agent/opa/v1/loader/filter"
+	"github.com/open-policy-agent/opa/v1/util"
+)
+
+// maxBundleBytes bounds what one bundle's files may hold together: OPA needs about 20 times as much memory for data, so 640 MB.
+const maxBundleBytes = 32 << 20
+
+// Bundle is a tree of files as OPA knows it: .manifest, modules, data.json or data.yaml, and, ours alone, schemas/.
+type Bundle struct {
+	// Name labels the bundle in records and errors; lower-case letters, digits, dots, dashes and underscores. Required.
+	Name string
+	// FS holds the bundle at its root. It is read once, while loading. Required.
+	FS fs.FS
+}
+
+var bundleName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+
+// unpacked is a bundle that was read and parsed.
+type unpacked struct {
+	name    string
+	files   map[string][]byte // what the activation is made of, by path; tests and other files are not
+	parsed  bundle.Bundle
+	schemas map[string]any // by path below schemas/, without its ending
+}
+
+// unpack reads the bundle's files, once, and parses them.
+func unpack(source Bundle, reduced *ast.Capabilities) (*unpacked, []Problem) {
+	refuse := func(file string, format string, args ...any) []Problem {
+		return []Problem{{Bundle: source.Name, File: file, Text: fmt.Sprintf(format, args...)}}
+	}
+	if !bundleName.MatchString(source.Name) {
+		return nil, refuse("", "the name %q is not %s", source.Name, bundleName)
+	}
+	if source.FS == nil {
+		return nil, refuse("", "it has no files: FS is nil")
+	}
+	files, err := readFiles(source.FS)
+	if err != nil {
+		return nil, refuse("", "%v", err)
+	}
+	if err := checkManifest(files[bundle.ManifestExt]); err != nil {
+		return nil, refuse(bundle.ManifestExt, "%v", err)
+	}
+	u := &unpacked{name: source.Name, files: files, schemas: map[string]any{}}
+	for _, name := range util.KeysSorted(files) {
+		key, isSchema := schemaKey(name)
+		if !isSchema && !isData(name) {
+			continue
+		}
+		var content any
+		if err := util.Unmarshal(files[name], &content); err != nil {
+			return nil, refuse(name, "it is neither JSON nor YAML: %v", err)
+		}
+		if isSchema {
+			u.schemas[key] = content
+		}
+	}
+	u.parsed, err = bundle.NewCustomReader(&fileLoader{files: files, names: util.KeysSorted(files)}).
+		WithBaseDir(source.Name).
+		WithSkipBundleVerification(true). // signatures are verified by whoever fetches a bundle
+		WithProcessAnnotations(true).
+		WithRegoVersion(ast.RegoV1).
+		WithCapabilities(reduced).
+		Read()
+	if err != nil {
+		return nil, problemsOf(err, source.Name)
+	}
+	return u, nil
+}
+
+// readFiles returns the files that an activation is made of. Tests stay outside: they need built-ins that policy must not
+// have, and a changed test changes no decision.
+func readFiles(tree fs.FS) (map[string][]byte, error) {
+	files := make(map[string][]byte)
+	size := 0
+	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() || !belongs(name) {
+			return nil
+		}
+		content, err := fs.ReadFile(tree, name)
+		if err != nil {
+			return err
+		}
+		if size += len(content); size > maxBundleBytes {
+			return fmt.Errorf("it holds more than %d bytes: move data out of it", maxBundleBytes)
+		}
+		files[name] = content
+		return nil
+	})
+	return files, err
+}
+
+func belongs(name string) bool {
+	if name == bundle.ManifestExt || isData(name) {
+		return true
+	}
+	if strings.HasSuffix(name, bundle.RegoExt) {
+		return !strings.HasSuffix(name, "_test"+bundle.RegoExt)
+	}
+	_, isSchema := schemaKey(name)
+	return isSchema
+}
+
+func isData(name string) bool {
+	return slices.Contains([]string{"data.json", "data.yaml", "data.yml"}, path.Base(name))
+}
+
+func schemaKey(name string) (key string, isSchema bool) {
+	below, inFolder := strings.CutPrefix(name, "schemas/")
+	key, isJSON := strings.CutSuffix(below, ".json")
+	return key, inFolder && isJSON && !isData(name)
+}
+
+// checkManifest wants what OPA would otherwise assume: roots, without which a bundle owns everything, and Rego v1.
+func checkManifest(content []byte) error {
+	if content == nil {
+		return errors.New(`it is missing: write one with the roots of the bundle, for example {"roots": ["org"], "rego_version": 1}`)
+	}
+	var manifest struct {
+		Roots            *[]string      `json:"roots"`
+		RegoVersion      *int           `json:"rego_version"`
+		FileRegoVersions map[string]int `json:"file_rego_versions"`
+	}
+	if err := json.Unmarshal(content, &manifest); err != nil {
+		return err
+	}
+	if manifest.Roots == nil || len(*manifest.Roots) == 0 || slices.Contains(*manifest.Roots, "") {
+		return errors.New(`it names no roots, so that the bundle would own everything: write for example "roots": ["org"]`)
+	}
+	if manifest.RegoVersion != nil && *manifest.RegoVersion != 1 || len(manifest.FileRegoVersions) > 0 {
+		return errors.New(`policy is written in Rego v1: write "rego_version": 1 and leave file_rego_versions out`)
+	}
+	return nil
+}
+
+// revision is what records call the bundle: the manifest's revision, or else the digest of the bundle's files.
+func (u *unpacked) revision() string {
+	if revision := u.parsed.Manifest.Revision; revision != "" {
+		return revision
+	}
+	return digestOf(nil, u)
+}
+
+// roots owned by the bundle.
+func (u *unpacked) roots() []string { return *u.parsed.Manifest.Roots }
+
+// problemsOf turns OPA's errors into problems with a place, where they have one.
+func problemsOf(err error, bundleName string) []Problem {
+	var list ast.Errors
+	var single *ast.Error
+	switch {
+	case errors.As(err, &list):
+	case errors.As(err, &single):
+		list = ast.Errors{single}
+	default:
+		return []Problem{{Bundle: bundleName, Text: err.Error()}}
+	}
+	problems := make([]Problem, len(list))
+	for i, e := range list {
+		problems[i] = problemAt(e.Location, explain(e))
+		if problems[i].Bundle == "" {
+			problems[i].Bundle = bundleName
+		}
+	}
+	return problems
+}
+
+// problemAt places a problem. A module's file name begins with the name of its bundle.
+func problemAt(location *ast.Location, text string) Problem {
+	if location == nil {
+		return Problem{Text: text}
+	}
+	owner, file, _ := strings.Cut(location.File, "/")
+	return Problem{Bundle: owner, File: file, Line: location.Row, Text: text}
+}
+
+// explain adds to OPA's message what an author cannot know from it.
+func explain(e *ast.Error) string {
+	text := e.Message
+	if e.Details != nil {
+		text += "\n\t" + strings.Join(e.Details.Lines(), "\n\t")
+	}
+	if name, isUndefined := strings.CutPrefix(e.Message, "undefined function "); isUndefined && ast.BuiltinMap[name] != nil {
+		return name + impure
+	}
+	return text
+}
+
+const impure = " may not be used in policy, which decides by its input alone: a fact that it needs has to be a field of the input"
+
+// fileLoader hands files that were read already to OPA's reader of bundles.
+type fileLoader struct {
+	files map[string][]byte
+	names []string
+}
+
+func (l *fileLoader) NextFile() (*bundle.Descriptor, error) {
+	if len(l.names) == 0 {
+		return nil, io.EOF
+	}
+	name := l.names[0]
+	l.names = l.names[1:]
+	return bundle.NewDescriptor(name, name, bytes.NewReader(l.files[name])), nil
+}
+
+func (l *fileLoader) WithFilter(filter.LoaderFilter) bundle.DirectoryLoader         { return l }
+func (l *fileLoader) WithPathFormat(bundle.PathFormat) bundle.DirectoryLoader       { return l }
+func (l *fileLoader) WithSizeLimitBytes(int64) bundle.DirectoryLoader               { return l }
+func (l *fileLoader) WithFollowSymlinks(followSymlinks bool) bundle.DirectoryLoader { return l }

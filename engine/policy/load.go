@@ -1,0 +1,281 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/bundle"
+	"github.com/open-policy-agent/opa/v1/rego"
+	"github.com/open-policy-agent/opa/v1/storage"
+	"github.com/open-policy-agent/opa/v1/storage/inmem"
+)
+
+// Source is what an activation is built from.
+type Source struct {
+	// Bundles in any order; their roots must not overlap. One of them defines data.regent.main.decision. Required.
+	Bundles []Bundle
+	// Settings replace those of the bundles, key by key at the top level.
+	Settings Settings
+	// Required rules, by name ("allow_list", "org/weekdays"): without them nothing is loaded. A rule that is merely absent
+	// denies nothing, so name every rule that must not go missing.
+	Required []string
+	// TimeLimit bounds each decision. Defaults to DefaultTimeLimit.
+	TimeLimit time.Duration
+}
+
+// DefaultTimeLimit bounds a decision: some 500 times what one takes, and still far less than a caller notices.
+const DefaultTimeLimit = 50 * time.Millisecond
+
+const entryPoint = "data.regent.main.decision"
+
+// Load builds an activation aside: whatever is wrong is an error, and what is in force stays so. The error is a *LoadError
+// that names file and line where there is one, or the context's.
+func Load(ctx context.Context, source Source) (*Activation, error) {
+	reduced := capabilities()
+	bundles, problems := unpackAll(source.Bundles, reduced)
+	if len(problems) > 0 {
+		return nil, loadError(problems)
+	}
+	data := make(map[string]any)
+	for _, u := range bundles {
+		merge(data, u.parsed.Data)
+	}
+	settings, canonical, problems := overlay(data, bundles, source.Settings)
+	rules, more := collectRules(bundles, source.Required)
+	if problems = append(problems, more...); len(problems) > 0 {
+		return nil, loadError(problems)
+	}
+	a := &Activation{
+		digest:    digestOf(canonical, bundles...),
+		revisions: make(map[string]string),
+		settings:  settings,
+		rules:     rules,
+		timeLimit: cmp.Or(source.TimeLimit, DefaultTimeLimit),
+	}
+	for _, u := range bundles {
+		a.revisions[u.name] = u.revision()
+	}
+	if problems := a.prepare(ctx, bundles, data, reduced); len(problems) > 0 {
+		return nil, loadError(problems)
+	}
+	if err := a.probe(ctx, entryPointAt(bundles)); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, loadError([]Problem{{Text: err.Error()}})
+	}
+	return a, nil
+}
+
+func loadError(problems []Problem) error {
+	slices.SortStableFunc(problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Bundle, b.Bundle), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
+	return &LoadError{Problems: problems}
+}
+
+func unpackAll(sources []Bundle, reduced *ast.Capabilities) (bundles []*unpacked, problems []Problem) {
+	for _, source := range sources {
+		u, more := unpack(source, reduced)
+		if len(more) > 0 {
+			problems = append(problems, more...)
+			continue
+		}
+		for _, other := range bundles {
+			problems = append(problems, overlaps(u, other)...)
+		}
+		bundles = append(bundles, u)
+	}
+	return bundles, problems
+}
+
+func overlaps(u, other *unpacked) (problems []Problem) {
+	if u.name == other.name {
+		problems = append(problems, Problem{Bundle: u.name, Text: "there are two bundles of this name"})
+	}
+	for _, root := range u.roots() {
+		for _, owned := range other.roots() {
+			if bundle.RootPathsOverlap(root, owned) {
+				problems = append(problems, Problem{Bundle: u.name, File: bundle.ManifestExt,
+					Text: fmt.Sprintf("the root %q overlaps with %q, which bundle %s owns", root, owned, other.name)})
+			}
+		}
+	}
+	for key := range u.schemas {
+		if _, exists := other.schemas[key]; exists {
+			problems = append(problems, Problem{Bundle: u.name, File: "schemas/" + key + ".json",
+				Text: fmt.Sprintf("bundle %s holds a schema of this name: name it otherwise", other.name)})
+		}
+	}
+	return problems
+}
+
+// merge adds what a bundle holds to what others hold. Roots do not overlap, so that only objects meet.
+func merge(into, from map[string]any) {
+	for key, value := range from {
+		below, isObject := value.(map[string]any)
+		existing, exists := into[key].(map[string]any)
+		switch {
+		case isObject && exists:
+			merge(existing, below)
+		case isObject:
+			into[key] = maps.Clone(below)
+			merge(into[key].(map[string]any), below)
+		default:
+			into[key] = value
+		}
+	}
+}
+
+// prepare compiles the modules over the data and prepares the one query.
+func (a *Activation) prepare(ctx context.Context, bundles []*unpacked, data map[string]any, reduced *ast.Capabilities) []Problem {
+	store := inmem.NewFromObjectWithOpts(data, inmem.OptRoundTripOnWrite(false), inmem.OptReturnASTValuesOnRead(true))
+	// Nothing is ever written to the store, so that one read transaction serves all decisions for as long as the activation lives.
+	txn, err := store.NewTransaction(ctx)
+	if err != nil {
+		return []Problem{{Text: err.Error()}}
+	}
+	var problems []Problem
+	compiler := ast.NewCompiler().
+		WithStageAfterID(ast.StageResolveRefs, ast.CompilerStageDefinition{
+			Name:       "FailingOpen",
+			MetricName: "failing_open",
+			Stage: func(c *ast.Compiler) *ast.Error {
+				problems = failingOpen(c.Modules)
+				return nil
+			},
+		}).
+		WithCapabilities(reduced).
+		WithStrict(true).
+		WithSchemas(schemasOf(bundles)).
+		WithUseTypeCheckAnnotations(true).
+		WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
+	if compiler.Compile(modulesOf(bundles)); compiler.Failed() {
+		problems = append(problems, problemsOf(compiler.Errors, "")...)
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	a.query, err = rego.New(
+		rego.Query(entryPoint),
+		rego.Compiler(compiler),
+		rego.Store(store),
+		rego.Transaction(txn),
+		rego.StrictBuiltinErrors(true), // else a built-in that fails is undefined, and undefined denies nothing
+		rego.GenerateJSON(func(term *ast.Term, _ *rego.EvalContext) (any, error) { return term, nil }),
+	).PrepareForEval(ctx)
+	if err != nil {
+		return []Problem{{Text: err.Error()}}
+	}
+	a.txn = txn
+	return nil
+}
+
+func schemasOf(bundles []*unpacked) *ast.SchemaSet {
+	set := ast.NewSchemaSet()
+	for _, u := range bundles {
+		for key, schema := range u.schemas {
+			set.Put(schemaRef(key), schema)
+		}
+	}
+	return set
+}
+
+// schemaRef is the name by which annotations know a schema: schemas/input/candidate.json is schema.input.candidate.
+func schemaRef(key string) ast.Ref {
+	ref := ast.Ref{ast.SchemaRootDocument}
+	for _, step := range strings.Split(key, "/") {
+		ref = append(ref, ast.StringTerm(step))
+	}
+	return ref
+}
+
+// modulesOf returns all modules by their names. Packages under org inherit the schemas of data.regent, unless they name
+// some themselves, so that a misspelt field is found in an organisation's rules too.
+func modulesOf(bundles []*unpacked) map[string]*ast.Module {
+	modules := make(map[string]*ast.Module)
+	var ours []*ast.SchemaAnnotation
+	hasOrg, hasTheirs := false, false
+	for _, u := range bundles {
+		for _, file := range u.parsed.Modules {
+			modules[file.Path] = file.Parsed
+			schemas := subpackageSchemas(file.Parsed)
+			switch path := file.Parsed.Package.Path; {
+			case path.Equal(regentRef):
+				ours = append(ours, schemas...)
+			case path.HasPrefix(orgRef):
+				hasOrg = true
+				hasTheirs = hasTheirs || path.Equal(orgRef) && len(file.Parsed.Annotations) > 0
+			}
+		}
+	}
+	if hasOrg && !hasTheirs && len(ours) > 0 {
+		modules["org"] = inheriting(ours)
+	}
+	return modules
+}
+
+var (
+	regentRef = ast.MustParseRef("data.regent")
+	orgRef    = ast.MustParseRef("data.org")
+)
+
+func subpackageSchemas(module *ast.Module) (schemas []*ast.SchemaAnnotation) {
+	for _, annotations := range module.Annotations {
+		if annotations.Scope == "subpackages" {
+			schemas = append(schemas, annotations.Schemas...)
+		}
+	}
+	return schemas
+}
+
+// inheriting is a module that says no more than: these are the schemas of everything under org.
+func inheriting(schemas []*ast.SchemaAnnotation) *ast.Module {
+	text := "# METADATA\n# scope: subpackages\n# schemas:\n"
+	for _, schema := range schemas {
+		if schema.Schema != nil {
+			text += fmt.Sprintf("#   - %s: %s\n", schema.Path, schema.Schema)
+		}
+	}
+	return ast.MustParseModuleWithOpts(text+"package org\n", ast.ParserOptions{ProcessAnnotation: true, RegoVersion: ast.RegoV1})
+}
+
+// probe asks about nothing at all, which must be refused, and learns from the answer how the entry point itself refuses.
+func (a *Activation) probe(ctx context.Context, main Rule) error {
+	decision, err := a.decide(ctx, ast.NewObject())
+	switch {
+	case errors.Is(err, ErrUndefined):
+		return fmt.Errorf("%s is not defined: is the bundle with root regent missing?", entryPoint)
+	case err != nil:
+		return fmt.Errorf("%s does not refuse an empty input: %w", entryPoint, err)
+	case decision.Allow:
+		return fmt.Errorf("%s allows an empty input: its default must refuse", entryPoint)
+	}
+	codes := make(map[string]bool, len(a.rules))
+	for _, rule := range a.rules {
+		codes[rule.Code] = true
+	}
+	for _, denial := range decision.Denials {
+		if denial.Rule != mainRule || codes[denial.Code] {
+			return fmt.Errorf("%s refuses an empty input as the rule %s with the code %s, not as %s with a code of its own",
+				entryPoint, denial.Rule, denial.Code, mainRule)
+		}
+		main.Name, main.Code, main.Title = denial.Rule, denial.Code, denial.Title
+		main.Remedy, main.Terminal = denial.Remedy, denial.Terminal
+		codes[main.Code] = true
+		a.rules = append(a.rules, main)
+	}
+	sortRules(a.rules)
+	a.declared = make(map[Denial]bool, len(a.rules))
+	for _, rule := range a.rules {
+		a.declared[rule.denial()] = true
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package policy_test
+
+import (
+	"context"
+	"testing"
+
+	"regent/engine/policy"
+	"regent/policies"
+)
+
+// load loads the embedded bundle first, then the bundles of the source.
+func load(t testing.TB, source policy.Source) *policy.Activation {
+	t.Helper()
+	source.Bundles = append([]policy.Bundle{{Name: "regent", FS: policies.Files()}}, source.Bundles...)
+	activation, err := policy.Load(context.Background(), source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return activation
+}
+
+// facts are allowed by the settings below and by the default ones.
+func facts() policy.Facts {
+	return policy.Facts{
+		Now: 1_700_000_000_000_000_000,
+		Call: policy.Call{
+			Model:           "acme/large",
+			Protocol:        "openai.chat",
+			Kind:            "generation",
+			Stream:          true,
+			Residency:       new("eu"),
+			InputTokens:     new(int64(1000)),
+			OutputTokensMax: new(int64(500)),
+			TokensBounded:   true,
+			CostBounded:     true,
+		},
+		Identity: policy.Identity{User: new("ada"), Groups: []string{"staff", "research", "board"}, Tenant: new("acme")},
+		Candidate: policy.Candidate{
+			Source:          "source-1",
+			Provider:        "openai",
+			Model:           "gpt-large",
+			Residency:       new("eu"),
+			Enabled:         true,
+			Connection:      "authorised",
+			Protocols:       []string{"openai.chat", "openai.responses"},
+			Modalities:      []string{"image"},
+			ContextTokens:   new(int64(100_000)),
+			OutputTokensMax: new(int64(4000)),
+			Priced:          true,
+		},
+	}
+}
+
+// settings put every rule in force.
+func settings() policy.Settings {
+	return policy.Settings{
+		AllowList:          &policy.AllowList{Providers: &[]string{"openai"}, Models: &[]string{"openai/gpt-large"}},
+		Providers:          []string{"openai", "anthropic", "openrouter"},
+		AllowedResidencies: &[]string{"eu", "ch"},
+		Access: &policy.Access{
+			Users:  map[string][]string{"bob": {"feat:ai:use"}},
+			Groups: map[string][]string{"staff": {"feat:ai:use"}},
+			Models: map[string]policy.ModelAccess{"acme/large": {Groups: []string{"research"}}},
+		},
+	}
+}
