@@ -1,0 +1,440 @@
+// Package fake is a provider that exists: it listens on a loopback port and speaks OpenAI's chat completions, as it is told to
+// by a script. The program's demo and the tests use it. It answers nothing of its own invention to do with the prompt.
+package fake
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// bodyMax bounds a request: more than the gateway lets through.
+const bodyMax = 64 << 20
+
+// Config configures a [Server].
+type Config struct {
+	// Addr is where to listen. Defaults to a free port of 127.0.0.1.
+	Addr string
+}
+
+// Server is a fake provider.
+type Server struct {
+	listener net.Listener
+	http     *http.Server
+
+	mu      sync.Mutex // guards all below
+	scripts map[string]Script
+	models  map[string]*Model
+	// released is closed to let held calls go on, and replaced.
+	released chan struct{}
+	// connections counts what was ever accepted.
+	connections int
+}
+
+// Model is what was seen of one model.
+type Model struct {
+	// Requests counts the calls, Open those that are under way.
+	Requests, Open int
+	// Header and Body are the last request's.
+	Header http.Header
+	Body   []byte
+}
+
+// Start starts a provider.
+func Start(config Config) (*Server, error) {
+	if config.Addr == "" {
+		config.Addr = "127.0.0.1:0"
+	}
+	listener, err := net.Listen("tcp", config.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("fake: %w", err)
+	}
+	s := &Server{listener: listener, scripts: map[string]Script{}, models: map[string]*Model{}, released: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", s.chat)
+	mux.HandleFunc("GET /v1/models", s.list)
+	s.http = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ConnState: func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.mu.Lock()
+			s.connections++
+			s.mu.Unlock()
+		}
+	}}
+	go func() { _ = s.http.Serve(listener) }() // it returns when the server is closed
+	return s, nil
+}
+
+// URL is the base below which clients find chat/completions.
+func (s *Server) URL() string { return "http://" + s.listener.Addr().String() + "/v1" }
+
+// Close ends the provider and every call under way.
+func (s *Server) Close() error {
+	s.Release()
+	return s.http.Close()
+}
+
+// SetScript sets how a model behaves from the next call on.
+func (s *Server) SetScript(model string, script Script) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scripts[model] = script
+	s.model(model).Requests = 0
+}
+
+// Release lets all held calls go on.
+func (s *Server) Release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.released)
+	s.released = make(chan struct{})
+}
+
+// Seen is what was seen of a model so far.
+func (s *Server) Seen(model string) Model {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *s.model(model)
+}
+
+// Connections is how many connections were ever accepted.
+func (s *Server) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.connections
+}
+
+func (s *Server) model(name string) *Model {
+	if s.models[name] == nil {
+		s.models[name] = &Model{}
+	}
+	return s.models[name]
+}
+
+func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"steady","object":"model"},{"id":"flaky","object":"model"},{"id":"slow","object":"model"}]}`)
+}
+
+// chatRequest is what the provider reads of a request.
+type chatRequest struct {
+	Model         string `json:"model"`
+	Stream        bool   `json:"stream"`
+	StreamOptions *struct {
+		IncludeUsage bool `json:"include_usage"`
+	} `json:"stream_options"`
+	Messages []struct {
+		Role    string          `json:"role"`
+		Content json.RawMessage `json:"content"`
+	} `json:"messages"`
+	Tools []struct {
+		Function struct {
+			Name       string `json:"name"`
+			Parameters struct {
+				Properties map[string]struct {
+					Type string `json:"type"`
+				} `json:"properties"`
+			} `json:"parameters"`
+		} `json:"function"`
+	} `json:"tools"`
+}
+
+// begin takes a call in and says how it goes.
+func (s *Server) begin(r *http.Request, body []byte, model string) (step Step, released chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := s.model(model)
+	script := s.scripts[model]
+	if script == nil {
+		script = demoScripts[model]
+	}
+	if script == nil {
+		script = Script{{Status: http.StatusNotFound, Code: "model_not_found"}}
+	}
+	at := seen.Requests
+	if demo := demoScripts[model]; s.scripts[model] == nil && demo != nil {
+		at %= len(demo) // the demo's models go round
+	}
+	seen.Requests++
+	seen.Open++
+	seen.Header, seen.Body = r.Header.Clone(), body
+	return script[min(at, len(script)-1)], s.released
+}
+
+func (s *Server) end(model string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.model(model).Open--
+}
+
+func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, bodyMax))
+	var request chatRequest
+	if err == nil {
+		err = json.Unmarshal(body, &request)
+	}
+	if err != nil {
+		refuse(w, Step{Status: http.StatusBadRequest}, nil)
+		return
+	}
+	step, released := s.begin(r, body, request.Model)
+	defer s.end(request.Model)
+	c := &call{w: w, r: r, request: &request, body: body, step: step, released: released}
+	if err := c.run(); err != nil {
+		panic(http.ErrAbortHandler) // breaks the connection
+	}
+}
+
+func refuse(w http.ResponseWriter, step Step, body []byte) {
+	message := "scripted refusal"
+	if step.Echo {
+		message += ": " + string(body)
+	}
+	text, _ := json.Marshal(map[string]any{"error": map[string]any{"message": message, "type": "scripted", "param": nil, "code": step.Code}})
+	w.Header().Set("Content-Type", "application/json")
+	if step.RetryAfter > 0 {
+		w.Header().Set("Retry-After", fmt.Sprint(step.RetryAfter))
+	}
+	w.WriteHeader(step.Status)
+	_, _ = w.Write(text)
+}
+
+// call is one call under way.
+type call struct {
+	w        http.ResponseWriter
+	r        *http.Request
+	request  *chatRequest
+	body     []byte
+	step     Step
+	released chan struct{}
+}
+
+var errBreak = errors.New("fake: the script breaks the connection here")
+
+func (c *call) run() error {
+	if err := c.pause(millis(c.step.DelayMillis)); err != nil {
+		return err
+	}
+	if c.step.Hold {
+		if err := c.held(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.step.Break == BreakBeforeHeader:
+		return errBreak
+	case c.step.Status != 0:
+		refuse(c.w, c.step, c.body)
+		return nil
+	case c.step.Raw != "":
+		c.w.Header().Set("Content-Type", c.step.ContentType)
+		return c.send([]byte(c.step.Raw))
+	case c.request.Stream:
+		return c.stream()
+	}
+	return c.whole()
+}
+
+func (c *call) held() error {
+	select {
+	case <-c.released:
+		return nil
+	case <-c.r.Context().Done():
+		return c.r.Context().Err()
+	}
+}
+
+func (c *call) pause(d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-c.r.Context().Done():
+		return c.r.Context().Err()
+	}
+}
+
+// toolCall is the call of the first tool that the client offers, if no tool's result is shown yet.
+func (c *call) toolCall() (name, arguments string, ok bool) {
+	for _, message := range c.request.Messages {
+		if message.Role == "tool" {
+			return "", "", false
+		}
+	}
+	if len(c.request.Tools) == 0 {
+		return "", "", false
+	}
+	function := c.request.Tools[0].Function
+	values := map[string]any{}
+	for property, schema := range function.Parameters.Properties {
+		switch schema.Type {
+		case "number", "integer":
+			values[property] = 1
+		case "boolean":
+			values[property] = true
+		case "array":
+			values[property] = []string{"echo", "hello"}
+		default:
+			values[property] = "echo hello"
+		}
+	}
+	text, _ := json.Marshal(values) // plain values always marshal
+	return function.Name, string(text), true
+}
+
+// usage is what the call used: a token for four bytes of messages, and one for each delta.
+func (c *call) usage() json.RawMessage {
+	if c.step.Usage != nil {
+		return c.step.Usage
+	}
+	prompt := 0
+	for _, message := range c.request.Messages {
+		prompt += (len(message.Content) + 3) / 4
+	}
+	completion := len(c.step.text())
+	if _, _, ok := c.toolCall(); ok {
+		completion = 1
+	}
+	return json.RawMessage(fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}`,
+		prompt, completion, prompt+completion))
+}
+
+func (c *call) whole() error {
+	if c.step.Break != "" {
+		return errBreak
+	}
+	message := map[string]any{"role": "assistant", "content": strings.Join(c.step.text(), "")}
+	finish := "stop"
+	if name, arguments, ok := c.toolCall(); ok {
+		message["content"], finish = nil, "tool_calls"
+		message["tool_calls"] = []any{map[string]any{"id": "call_1", "type": "function", "function": map[string]any{"name": name, "arguments": arguments}}}
+	}
+	answer := map[string]any{
+		"id": "chatcmpl-fake", "object": "chat.completion", "created": 1, "model": c.request.Model,
+		"choices": []any{map[string]any{"index": 0, "message": message, "finish_reason": finish, "logprobs": nil}},
+	}
+	if !c.step.OmitUsage {
+		answer["usage"] = c.usage()
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("Content-Type", "application/json")
+	return c.send(text)
+}
+
+// stream sends a chunk a delta.
+func (c *call) stream() error {
+	c.w.Header().Set("Content-Type", "text/event-stream")
+	if c.step.Break == BreakBeforeBody {
+		c.w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(c.w).Flush() // the connection is broken next
+		return errBreak
+	}
+	if err := c.chunk(map[string]any{"role": "assistant", "content": ""}, nil); err != nil {
+		return err
+	}
+	if c.step.Break == BreakAfterOpening {
+		return errBreak
+	}
+	finish, err := c.deltas()
+	if err != nil {
+		return err
+	}
+	if err := c.chunk(map[string]any{}, finish); err != nil {
+		return err
+	}
+	if !c.step.OmitUsage && c.request.StreamOptions != nil && c.request.StreamOptions.IncludeUsage {
+		text := fmt.Sprintf(`{"id":"chatcmpl-fake","object":"chat.completion.chunk","created":1,"model":%q,"choices":[],"usage":%s}`, c.request.Model, c.usage())
+		if err := c.event(text); err != nil {
+			return err
+		}
+	}
+	if c.step.OmitDone {
+		return nil
+	}
+	return c.event("[DONE]")
+}
+
+// deltas sends the answer's text, or its tool call.
+func (c *call) deltas() (finish string, err error) {
+	if name, arguments, ok := c.toolCall(); ok {
+		first := map[string]any{"index": 0, "id": "call_1", "type": "function", "function": map[string]any{"name": name, "arguments": ""}}
+		rest := map[string]any{"index": 0, "function": map[string]any{"arguments": arguments}}
+		for _, part := range []any{first, rest} {
+			if err := c.chunk(map[string]any{"tool_calls": []any{part}}, nil); err != nil {
+				return "", err
+			}
+		}
+		return "tool_calls", nil
+	}
+	for i, text := range c.step.text() {
+		if err := c.pause(millis(c.step.ChunkMillis)); err != nil {
+			return "", err
+		}
+		if err := c.chunk(map[string]any{"content": text}, nil); err != nil {
+			return "", err
+		}
+		switch {
+		case c.step.Break == BreakAfterDelta:
+			return "", errBreak
+		case c.step.ErrorAfter == i+1:
+			if err := c.event(`{"error":{"message":"scripted failure","type":"server_error","code":"server_error"}}`); err != nil {
+				return "", err
+			}
+			return "", errBreak
+		case c.step.HoldAfterDelta && i == 0:
+			if err := c.held(); err != nil {
+				return "", err
+			}
+		}
+	}
+	return "stop", nil
+}
+
+// chunk sends one chunk; finish is nil or the reason of the end.
+func (c *call) chunk(delta map[string]any, finish any) error {
+	choice := map[string]any{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": nil}
+	chunk := map[string]any{"id": "chatcmpl-fake", "object": "chat.completion.chunk", "created": 1, "model": c.request.Model, "choices": []any{choice}}
+	if c.request.StreamOptions != nil && c.request.StreamOptions.IncludeUsage {
+		chunk["usage"] = nil
+	}
+	text, err := json.Marshal(chunk)
+	if err != nil {
+		return err
+	}
+	return c.event(string(text))
+}
+
+func (c *call) event(data string) error { return c.send([]byte("data: " + data + "\n\n")) }
+
+// send writes and flushes, in pieces if the script says so.
+func (c *call) send(text []byte) error {
+	size := c.step.Split
+	if size <= 0 {
+		size = len(text)
+	}
+	control := http.NewResponseController(c.w)
+	for len(text) > 0 {
+		n := min(size, len(text))
+		if _, err := c.w.Write(text[:n]); err != nil {
+			return err
+		}
+		if err := control.Flush(); err != nil {
+			return err
+		}
+		text = text[n:]
+	}
+	return context.Cause(c.r.Context())
+}

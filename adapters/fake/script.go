@@ -1,0 +1,100 @@
+package fake
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+)
+
+// Script says how a model behaves: a step a call, in order; the last one repeats.
+type Script []Step
+
+// Step is one call's behaviour. The zero value answers with a short text and true usage.
+type Step struct {
+	// Text is the answer, a delta each.
+	Text []string `json:"text,omitempty"`
+	// Status refuses the call with this status, Code and RetryAfter (seconds).
+	Status     int    `json:"status,omitempty"`
+	Code       string `json:"code,omitempty"`
+	RetryAfter int    `json:"retry_after,omitempty"`
+	// Break ends the connection at one of the places below.
+	Break string `json:"break,omitempty"`
+	// DelayMillis passes before the header, ChunkMillis before each delta.
+	DelayMillis int `json:"delay_ms,omitempty"`
+	ChunkMillis int `json:"chunk_ms,omitempty"`
+	// Split cuts the stream into writes of so many bytes.
+	Split int `json:"split,omitempty"`
+	// OmitUsage and OmitDone leave out what a good provider sends.
+	OmitUsage bool `json:"omit_usage,omitempty"`
+	OmitDone  bool `json:"omit_done,omitempty"`
+	// Usage is sent in place of the true one, whatever it is.
+	Usage json.RawMessage `json:"usage,omitempty"`
+	// ErrorAfter sends an error inside the stream after so many deltas, if above 0.
+	ErrorAfter int `json:"error_after,omitempty"`
+	// Raw is sent as the body, with ContentType, in place of everything else.
+	Raw         string `json:"raw,omitempty"`
+	ContentType string `json:"content_type,omitempty"`
+	// Hold keeps the call open before its header until Release, or after its first delta if HoldAfterDelta.
+	Hold           bool `json:"hold,omitempty"`
+	HoldAfterDelta bool `json:"hold_after_delta,omitempty"`
+	// Echo repeats the whole request in the refusal's message, as some providers do.
+	Echo bool `json:"echo,omitempty"`
+}
+
+// Places at which a connection can be made to break.
+const (
+	BreakBeforeHeader = "before_header"
+	BreakBeforeBody   = "before_first_byte"
+	BreakAfterOpening = "after_opening"
+	BreakAfterDelta   = "after_first_delta"
+)
+
+// ErrScript is returned for a text that is no script.
+var ErrScript = errors.New("not a script of the fake provider")
+
+// ParseScript reads a script: one step, or a list of them, as JSON. Unknown keys are refused.
+func ParseScript(text []byte) (Script, error) {
+	text = bytes.TrimSpace(text)
+	if !bytes.HasPrefix(text, []byte("[")) {
+		text = slices.Concat([]byte("["), text, []byte("]"))
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	var script Script
+	if err := decoder.Decode(&script); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrScript, err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: there is more after its end", ErrScript)
+	}
+	if len(script) == 0 {
+		return nil, fmt.Errorf("%w: it has no step", ErrScript)
+	}
+	places := []string{"", BreakBeforeHeader, BreakBeforeBody, BreakAfterOpening, BreakAfterDelta}
+	for _, step := range script {
+		if !slices.Contains(places, step.Break) {
+			return nil, fmt.Errorf("%w: break is one of %q", ErrScript, places[1:])
+		}
+	}
+	return script, nil
+}
+
+func (s *Step) text() []string {
+	if s.Text == nil {
+		return []string{"This", " is", " the", " built-in", " provider."}
+	}
+	return s.Text
+}
+
+func millis(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// demoScripts are the models that the program's demo publishes.
+var demoScripts = map[string]Script{
+	"steady": {{}},
+	"flaky":  {{Status: 503}, {}, {Status: 503}, {}},
+	"slow":   {{ChunkMillis: 100, Text: slices.Repeat([]string{"tick "}, 20)}},
+}

@@ -1,0 +1,262 @@
+package sse
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// seen is an event copied out of the reader's buffer.
+type seen struct {
+	Raw, Data, Name string
+	HasData         bool
+	Partial         bool
+}
+
+func readAll(source io.Reader) (events []seen, err error) {
+	reader := NewReader(source)
+	for {
+		event, err := reader.Next()
+		if err != nil {
+			return events, err
+		}
+		events = append(events, seen{string(event.Raw), string(event.Data), string(event.Name), event.Data != nil, event.Partial})
+	}
+}
+
+// pieces delivers a text in reads of the given sizes, over and over.
+type pieces struct {
+	text  string
+	sizes []int
+	turn  int
+}
+
+func (p *pieces) Read(buffer []byte) (int, error) {
+	if p.text == "" {
+		return 0, io.EOF
+	}
+	n := min(max(1, p.sizes[p.turn%len(p.sizes)]), len(p.text), len(buffer))
+	p.turn++
+	copy(buffer, p.text[:n])
+	p.text = p.text[n:]
+	return n, nil
+}
+
+func TestEvents(t *testing.T) {
+	tests := []struct {
+		name, input string
+		want        []seen
+	}{
+		{"nothing", "", nil},
+		{"LF", "data: a\n\ndata: b\n\n", []seen{{Raw: "data: a\n\n", Data: "a", HasData: true}, {Raw: "data: b\n\n", Data: "b", HasData: true}}},
+		{"CR LF", "data: a\r\n\r\ndata: b\r\n\r\n", []seen{{Raw: "data: a\r\n\r\n", Data: "a", HasData: true}, {Raw: "data: b\r\n\r\n", Data: "b", HasData: true}}},
+		{"CR", "data: a\r\rdata: b\r\r", []seen{{Raw: "data: a\r\r", Data: "a", HasData: true}, {Raw: "data: b\r\r", Data: "b", HasData: true}}},
+		{"CR then CR LF", "data: a\r\r\ndata: b\r\r", []seen{{Raw: "data: a\r\r", Data: "a", HasData: true}, {Raw: "\ndata: b\r\r", Data: "b", HasData: true}}},
+		{"LF then CR", "data: a\n\rdata: b\n\n", []seen{{Raw: "data: a\n\r", Data: "a", HasData: true}, {Raw: "data: b\n\n", Data: "b", HasData: true}}},
+		{"no space", "data:a\n\n", []seen{{Raw: "data:a\n\n", Data: "a", HasData: true}}},
+		{"two spaces", "data:  a\n\n", []seen{{Raw: "data:  a\n\n", Data: " a", HasData: true}}},
+		{"name", "event: ping\ndata: {}\n\n", []seen{{Raw: "event: ping\ndata: {}\n\n", Data: "{}", Name: "ping", HasData: true}}},
+		{"two lines", "data: a\nid: 7\ndata: b\n\n", []seen{{Raw: "data: a\nid: 7\ndata: b\n\n", Data: "a\nb", HasData: true}}},
+		{"three lines", "data:\ndata\ndata: c\n\n", []seen{{Raw: "data:\ndata\ndata: c\n\n", Data: "\n\nc", HasData: true}}},
+		{"empty data", "data:\n\n", []seen{{Raw: "data:\n\n", HasData: true}}},
+		{"comment", ": PROCESSING\n\ndata: a\n\n", []seen{{Raw: ": PROCESSING\n\n"}, {Raw: "data: a\n\n", Data: "a", HasData: true}}},
+		{"mark", "\xef\xbb\xbfdata: a\n\n", []seen{{Raw: "\xef\xbb\xbfdata: a\n\n", Data: "a", HasData: true}}},
+		{"mark in the middle is none", "data: a\n\n\xef\xbb\xbfdata: b\n\n", []seen{{Raw: "data: a\n\n", Data: "a", HasData: true}, {Raw: "\xef\xbb\xbfdata: b\n\n"}}},
+		{"surplus blank lines", "\n\ndata: a\n\n\n", []seen{{Raw: "\n"}, {Raw: "\n"}, {Raw: "data: a\n\n", Data: "a", HasData: true}, {Raw: "\n"}}},
+		{"cut in a line", "data: a\n\ndata: b", []seen{{Raw: "data: a\n\n", Data: "a", HasData: true}, {Raw: "data: b", Data: "b", HasData: true, Partial: true}}},
+		{"cut after a line", "data: b\r\n", []seen{{Raw: "data: b\r\n", Data: "b", HasData: true, Partial: true}}},
+		{"cut in a line end", "data: b\r", []seen{{Raw: "data: b\r", Data: "b", HasData: true, Partial: true}}},
+		{"cut in the blank line's end", "data: b\r\n\r", []seen{{Raw: "data: b\r\n\r", Data: "b", HasData: true}}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			checkSplits(t, test.input, test.want)
+		})
+	}
+}
+
+// checkSplits reads the input whole, byte by byte, and cut in two at every place.
+func checkSplits(t *testing.T, input string, want []seen) {
+	t.Helper()
+	check := func(how string, source io.Reader) {
+		t.Helper()
+		got, err := readAll(source)
+		if err != io.EOF {
+			t.Fatalf("%s: error %v, want EOF", how, err)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%s:\n got %+v\nwant %+v", how, got, want)
+		}
+	}
+	check("whole", strings.NewReader(input))
+	check("with the error at once", iotest.DataErrReader(strings.NewReader(input)))
+	check("by bytes", iotest.OneByteReader(strings.NewReader(input)))
+	for i := 1; i < len(input); i++ {
+		check(fmt.Sprintf("cut at %d", i), io.MultiReader(strings.NewReader(input[:i]), strings.NewReader(input[i:])))
+	}
+}
+
+func TestManyEventsInRandomPieces(t *testing.T) {
+	random := rand.New(rand.NewSource(1))
+	ends := []string{"\n", "\r\n", "\r"}
+	for range 30 {
+		var input strings.Builder
+		end := ends[random.Intn(len(ends))]
+		for range 200 {
+			fmt.Fprintf(&input, "data: %s%s%s", strings.Repeat("é", random.Intn(3000)), end, end)
+		}
+		sizes := []int{1 + random.Intn(9000), 1 + random.Intn(300), 1 + random.Intn(5000)}
+		got, err := readAll(&pieces{text: input.String(), sizes: sizes})
+		if err != io.EOF || len(got) != 200 {
+			t.Fatalf("%d events, %v", len(got), err)
+		}
+		if joinRaw(got) != input.String() {
+			t.Fatal("the raw bytes are not the input")
+		}
+	}
+}
+
+func joinRaw(events []seen) string {
+	var all strings.Builder
+	for _, event := range events {
+		all.WriteString(event.Raw)
+	}
+	return all.String()
+}
+
+// An event must be returned as soon as it is complete, not when more arrives.
+func TestEventsAreNotHeldBack(t *testing.T) {
+	for _, input := range []string{"data: a\n\n", "data: a\r\n\r\n", "data: a\r\r"} {
+		source, sink := io.Pipe()
+		go sink.Write([]byte(input))
+		event, err := NewReader(source).Next()
+		if err != nil || string(event.Raw) != input {
+			t.Errorf("%q: got %q, %v", input, event.Raw, err)
+		}
+		source.Close()
+	}
+}
+
+func TestFrameBound(t *testing.T) {
+	fits := "data: " + strings.Repeat("x", FrameMax-len("data: \n\n")) + "\n\n"
+	tests := []struct {
+		name, input string
+		events      int
+		err         error
+	}{
+		{"largest", "data: a\n\n" + fits + "data: b\n\n", 3, io.EOF},
+		{"one more", "data: a\n\n" + "x" + fits, 1, ErrFrame},
+		{"largest cut off", fits[:len(fits)-1], 1, io.EOF},
+		{"cut off beyond", "data: " + strings.Repeat("x", FrameMax), 0, ErrFrame},
+		{"many lines", strings.Repeat("data: x\r", FrameMax/8+1), 0, ErrFrame},
+	}
+	for _, test := range tests {
+		for _, size := range []int{1 << 10, 1 << 23} {
+			got, err := readAll(&pieces{text: test.input, sizes: []int{size}})
+			if len(got) != test.events || !errors.Is(err, test.err) {
+				t.Errorf("%s in reads of %d: %d events and %v, want %d and %v", test.name, size, len(got), err, test.events, test.err)
+			}
+		}
+	}
+}
+
+func TestErrorsStay(t *testing.T) {
+	broken := errors.New("broken")
+	reader := NewReader(io.MultiReader(strings.NewReader("data: a\n\ndata: b"), iotest.ErrReader(broken)))
+	if _, err := reader.Next(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if event, err := reader.Next(); err != broken {
+			t.Fatalf("got %q, %v; want the source's error, and not half an event", event.Raw, err)
+		}
+	}
+	if _, err := NewReader(&idle{}).Next(); err != io.ErrNoProgress {
+		t.Fatalf("a reader that delivers nothing: %v", err)
+	}
+}
+
+type idle struct{}
+
+func (*idle) Read([]byte) (int, error) { return 0, nil }
+
+func TestAppendWithData(t *testing.T) {
+	tests := []struct{ name, input, data, want string }{
+		{"one line", "event: x\ndata:{a}\r\n\r\n", "{b}", "event: x\ndata:{b}\r\n\r\n"},
+		{"two lines", ": c\ndata: {\nid: 1\ndata: }\n\n", "{b}", ": c\ndata: {b}\nid: 1\n\n"},
+		{"to two lines", "data: {}\n\n", "{\n}", "data: {\ndata: }\n\n"},
+		{"lines to lines", "data: {\r\ndata: }\r\n\r\n", "[\n]", "data: [\r\ndata: ]\r\n\r\n"},
+		{"mark", "\xef\xbb\xbfdata: {\ndata: }\n\n", "[]", "\xef\xbb\xbfdata: []\n\n"},
+		{"no data", ": c\n\n", "x", ": c\n\n"},
+		{"cut off", "data: {\ndata: }", "[]", "data: []\n"},
+	}
+	for _, test := range tests {
+		event, err := NewReader(strings.NewReader(test.input)).Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(event.AppendWithData(nil, []byte(test.data))); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+func TestReadingDoesNotAllocate(t *testing.T) {
+	source := strings.NewReader(strings.Repeat("data: {\"a\":1}\n\n", 5000))
+	reader := NewReader(source)
+	if _, err := reader.Next(); err != nil {
+		t.Fatal(err)
+	}
+	if allocations := testing.AllocsPerRun(1000, func() {
+		if _, err := reader.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}); allocations > 0 {
+		t.Fatalf("%v allocations an event", allocations)
+	}
+}
+
+// However the input is cut, the events are the same and their bytes are the input.
+func FuzzSplits(f *testing.F) {
+	f.Add("data: a\r\n\r\ndata:b\n\n: c\r\rdata: d", uint8(1), uint8(3))
+	f.Add("\xef\xbb\xbfevent: x\ndata: {\ndata: }\n\r\n\r\r\n", uint8(2), uint8(7))
+	f.Fuzz(func(t *testing.T, input string, first, second uint8) {
+		whole, err := readAll(strings.NewReader(input))
+		if err != io.EOF {
+			t.Fatal(err)
+		}
+		if joinRaw(whole) != input {
+			t.Fatalf("the raw bytes of %+v are not the input %q", whole, input)
+		}
+		cut, err := readAll(&pieces{text: input, sizes: []int{int(first), int(second)}})
+		if err != io.EOF {
+			t.Fatal(err)
+		}
+		if !slices.Equal(cut, whole) {
+			t.Fatalf("cut into %d and %d:\n got %+v\nwant %+v", first, second, cut, whole)
+		}
+		for i, event := range whole[:max(0, len(whole)-1)] {
+			if event.Partial {
+				t.Fatalf("event %d is partial and not the last", i)
+			}
+		}
+	})
+}
+
+func BenchmarkNext(b *testing.B) {
+	chunk := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"hello"},"logprobs":null,"finish_reason":null}]}` + "\n\n")
+	b.SetBytes(int64(len(chunk)))
+	b.ReportAllocs()
+	reader := NewReader(bytes.NewReader(bytes.Repeat(chunk, b.N)))
+	for b.Loop() {
+		if _, err := reader.Next(); err != nil {
+			reader = NewReader(bytes.NewReader(bytes.Repeat(chunk, 10000)))
+		}
+	}
+}
