@@ -1,0 +1,82 @@
+package engine
+
+import (
+	"encoding/json"
+
+	"regent/engine/policy"
+)
+
+// Outcomes of a candidate.
+const (
+	Selected   = "selected"
+	DeniedStep = "denied"
+	Miss       = "miss"
+	// NotReached: a candidate after the selected one. Its facts are recorded; nothing was asked of it.
+	NotReached = "not_reached"
+	// Failed: a candidate that was contacted and did not serve the call.
+	Failed = "failed"
+)
+
+const (
+	diagnosticsBytes    = 8 << 10  // default: fits a header-sized log field with 3 attempts many times over
+	diagnosticsBytesMax = 64 << 10 // hard cap: the largest line that common log shippers take
+)
+
+// Diagnostics is what a host may log of a call: who asked and how each candidate fared. It holds no prompt, secret, raw key,
+// token or hold.
+type Diagnostics struct {
+	// Outcome is "allow", "deny" or "unknown_usage".
+	Outcome          string        `json:"outcome"`
+	SelectedProvider string        `json:"selectedProvider,omitempty"`
+	SelectedModel    string        `json:"selectedModel,omitempty"`
+	Attempts         []AttemptStep `json:"attempts"`
+	IdentityRefs     IdentityRefs  `json:"identityRefs"`
+	// OpenRouterRoutingHonored says that the request's OpenRouter routing metadata may be passed on.
+	OpenRouterRoutingHonored bool   `json:"openRouterRoutingHonored"`
+	Residency                string `json:"residency,omitempty"`
+	// Truncated says that attempts were left out to fit the cap on the size.
+	Truncated bool `json:"diagnostics_truncated,omitempty"`
+}
+
+// AttemptStep is one candidate as diagnostics show it.
+type AttemptStep struct {
+	Provider string `json:"provider"`
+	Model    string `json:"model"`
+	Outcome  string `json:"outcome"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+// IdentityRefs name who asked.
+type IdentityRefs struct {
+	TenantID      string `json:"tenantId,omitempty"`
+	PrincipalID   string `json:"principalId,omitempty"`
+	PrincipalKind string `json:"principalKind,omitempty"`
+}
+
+func identityRefs(identity policy.Identity) IdentityRefs {
+	refs := IdentityRefs{TenantID: value(identity.Tenant), PrincipalID: value(identity.Principal), PrincipalKind: value(identity.PrincipalKind)}
+	if refs.PrincipalID == "" && identity.User != nil {
+		refs.PrincipalID, refs.PrincipalKind = *identity.User, "user"
+	}
+	return refs
+}
+
+// capped cuts attempts, the last ones first, until the JSON form fits.
+func (d Diagnostics) capped(bytesMax int) Diagnostics {
+	for {
+		text, err := json.Marshal(d)
+		if err != nil || len(text) <= bytesMax || len(d.Attempts) == 0 {
+			return d
+		}
+		d.Truncated = true
+		d.Attempts = d.Attempts[:len(d.Attempts)-1]
+	}
+}
+
+// value is what a pointer points to, or the zero value.
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

@@ -1,0 +1,139 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"regent/adapters"
+	"regent/engine/policy"
+	"regent/ledger"
+)
+
+// Outcome is what came of contacting a candidate.
+type Outcome struct {
+	// Err is nil if the answer was complete, an [*adapters.Failure] if the provider failed, and [ErrAborted] if the consumer
+	// went away. Anything else is a failure of the caller's own.
+	Err error
+	// Output says that content or a tool call has reached the consumer.
+	Output bool
+	// Accepted says that the provider had begun to answer.
+	Accepted bool
+	// Status is the provider's HTTP status, 0 if there was none.
+	Status int
+	// Usage is the provider's last report; nil if none arrived.
+	Usage *ledger.Usage
+	// OutputTokens estimates the output that was relayed, for the case that no usage arrived.
+	OutputTokens int64
+}
+
+// ErrAborted is the outcome of a call whose consumer went away.
+var ErrAborted = errors.New("the consumer went away")
+
+// Settlement tells a host what an attempt came to.
+type Settlement struct {
+	Call uuid.UUID
+	// Attempt is the id of the attempt's hold.
+	Attempt                 uuid.UUID
+	Identity                IdentityRefs
+	Source, Provider, Model string
+	// Outcome is "success", "error" or "abort".
+	Outcome  string
+	Err      error
+	Duration time.Duration
+	// Usage is the provider's report; nil if none arrived.
+	Usage *ledger.Usage
+	// Charge is what was committed; BudgetReleased says that everything was given back instead.
+	Charge         ledger.Charge
+	BudgetReleased bool
+	TaskID, Kind   string
+}
+
+// settle is the whole rule of what an attempt is charged. nil releases the hold.
+//
+//	usage reported                         -> what was used, however the attempt ended
+//	complete, or output was relayed        -> by policy: an estimate, or what was held
+//	accepted by the provider, no output    -> by policy: nothing, or the estimated input
+//	otherwise                              -> nothing
+func settle(outcome Outcome, rules policy.Settlement, inputTokens *int64) *ledger.Consumption {
+	estimate := func(output int64) *ledger.Consumption {
+		usage := ledger.Usage{Output: output}
+		if inputTokens != nil {
+			usage.UncachedInput = *inputTokens
+		}
+		return &ledger.Consumption{Usage: &usage, Estimated: true}
+	}
+	switch {
+	case outcome.Usage != nil:
+		return &ledger.Consumption{Usage: outcome.Usage}
+	case outcome.Err == nil || outcome.Output:
+		if rules.Interrupted == "held" || inputTokens == nil {
+			return &ledger.Consumption{}
+		}
+		return estimate(outcome.OutputTokens)
+	case outcome.Accepted && rules.AcceptedWithoutOutput == "estimate" && inputTokens != nil:
+		return estimate(0)
+	}
+	return nil
+}
+
+// ended is how an attempt's end is recorded, and the state that it leaves the call in if nothing else is tried.
+func ended(outcome Outcome) (ledger.Outcome, ledger.State) {
+	recorded := ledger.Outcome{Result: ledger.Errored, Reason: "internal", Status: outcome.Status}
+	var failure *adapters.Failure
+	switch {
+	case outcome.Err == nil:
+		recorded.Result, recorded.Reason = ledger.Success, ""
+		return recorded, ledger.Completed
+	case errors.Is(outcome.Err, ErrAborted):
+		recorded.Result, recorded.Reason = ledger.Aborted, "client_gone"
+		return recorded, ledger.Cancelled
+	case errors.As(outcome.Err, &failure):
+		recorded.Reason = string(failure.Reason)
+		if recorded.Status == 0 {
+			recorded.Status = failure.Status
+		}
+	}
+	return recorded, ledger.Failed
+}
+
+const (
+	settleRetry    = 20 * time.Millisecond // the first pause: longer than a transaction
+	settleRetryMax = 5 * time.Second       // the longest: a store that comes back is found soon
+)
+
+// conclude writes an attempt's end in the background, on a context that outlives the request: the answer never waits for it.
+// It is tried until the ledger has it, or says that the hold has ended already.
+func (r *Router) conclude(ending ledger.Ending, consumption *ledger.Consumption, settlement Settlement) {
+	r.settling.Go(func() {
+		for pause := settleRetry; ; pause = min(2*pause, settleRetryMax) {
+			charge, err := r.end(ending, consumption)
+			if errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrOverflow) || errors.Is(err, ledger.ErrPrice) {
+				r.Log.Error("a usage could not be charged; what was held is charged", "call", settlement.Call, "err", err)
+				consumption = &ledger.Consumption{}
+				continue
+			}
+			if err == nil || errors.Is(err, ledger.ErrState) || errors.Is(err, ledger.ErrClosed) {
+				if err != nil {
+					r.Log.Warn("an attempt had ended before it was settled", "call", settlement.Call, "hold", ending.Hold, "err", err)
+				}
+				settlement.Charge = charge
+				if r.OnSettlement != nil && err == nil {
+					r.OnSettlement(settlement)
+				}
+				return
+			}
+			r.Log.Warn("a settlement is tried again", "call", settlement.Call, "hold", ending.Hold, "err", err)
+			time.Sleep(pause)
+		}
+	})
+}
+
+func (r *Router) end(ending ledger.Ending, consumption *ledger.Consumption) (ledger.Charge, error) {
+	if consumption == nil {
+		return ledger.Charge{}, r.Ledger.Release(context.Background(), ending)
+	}
+	return r.Ledger.Settle(context.Background(), ending, *consumption)
+}

@@ -1,0 +1,360 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"regent/engine/decisions"
+	"regent/engine/policy"
+	"regent/ledger"
+)
+
+// walk is one call's way over its candidates. Each candidate is judged once, by facts read at one moment.
+type walk struct {
+	*Router
+	request    *Request
+	activation *policy.Activation
+	judge      *policy.Judge
+	now        time.Time
+	// walksOn says that a terminal denial ends nothing but its candidate. The caller's own limit ends the walk all the same.
+	walksOn bool
+
+	position  int // of the next candidate
+	steps     []step
+	attempts  []policy.Attempt // contacted and failed
+	contacted int
+	// replaces ends the failed attempt before, together with the next admission.
+	replaces *ledger.Replacement
+}
+
+// step is how a candidate fared.
+type step struct {
+	candidate *Candidate
+	outcome   string
+	reason    string
+	denials   []policy.Denial
+	// refusal is what the candidate alone would have the caller told; nil unless it was denied.
+	refusal *Error
+	limit   *decisions.Limit
+	ends    bool // the walk ends here
+}
+
+// newWalk checks the request and takes the activation that judges all of the call.
+func (r *Router) newWalk(request *Request, walksOn bool) (*walk, error) {
+	if err := request.complete(); err != nil {
+		return nil, err
+	}
+	activation := r.Policy.Current()
+	if activation == nil {
+		return nil, &Error{Code: CodePolicy, Message: "no policy is active", Details: Details{Class: ClassUnavailable, Reason: ReasonPolicyFailed}}
+	}
+	if !walksOn && len(request.Candidates) > r.Attempts {
+		request.Candidates = request.Candidates[:r.Attempts]
+	}
+	w := &walk{Router: r, request: request, activation: activation, walksOn: walksOn, now: r.Now().UTC().Truncate(time.Microsecond)}
+	facts := request.Facts
+	scopes := request.Scopes
+	if r.Budgets != nil {
+		scopes = r.scopes(request, &Candidate{})
+	}
+	facts.TokensBounded = request.MaxTokens != nil || limits(scopes, ledger.Tokens)
+	facts.CostBounded = request.MaxCostNanoUSD != nil || limits(scopes, ledger.USD)
+	request.Facts = facts
+	w.judge = activation.Judge(w.now, facts, request.Identity)
+	return w, nil
+}
+
+// complete fills in what a request may leave out, and refuses one that cannot be.
+func (r *Request) complete() error {
+	invalid := func(message string) error {
+		return &Error{Code: CodeValidation, Message: message, Details: Details{Class: ClassInvalid, Reason: ReasonInvalid}}
+	}
+	for _, n := range []*int64{r.MaxTokens, r.MaxCostNanoUSD, r.Facts.InputTokens, r.Facts.OutputTokensMax} {
+		if n != nil && (*n < 0 || *n > ledger.TokensMax) {
+			return invalid("caps and counts of tokens must be within 0 and 2^53 - 1")
+		}
+	}
+	if len(r.Candidates) > candidatesMax {
+		return invalid(fmt.Sprintf("a call has at most %d candidates", candidatesMax))
+	}
+	if r.Facts.Kind == "" {
+		r.Facts.Kind = Generation
+	}
+	if !slices.Contains([]string{Generation, Embedding, Compaction, Tool}, r.Facts.Kind) {
+		return invalid("kind must be generation, embedding, compaction or tool")
+	}
+	if r.ID == uuid.Nil {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return fmt.Errorf("engine: naming a call: %w", err)
+		}
+		r.ID = id
+	}
+	return nil
+}
+
+// next goes on to the first candidate that every check allows. This is the one loop over candidates: policy, then the ledger,
+// then the resolver, and none of them is asked if the one before refused.
+func (w *walk) next(ctx context.Context) (*Grant, error) {
+	for w.position < len(w.request.Candidates) {
+		if w.contacted == w.Attempts {
+			return nil, w.exhausted()
+		}
+		candidate := &w.request.Candidates[w.position]
+		w.position++
+		decision, denied := w.decide(ctx, candidate)
+		if denied == nil {
+			var grant *Grant
+			grant, denied = w.admit(ctx, candidate, decision)
+			if grant != nil {
+				return grant, nil
+			}
+		}
+		w.steps = append(w.steps, *denied)
+		if denied.ends {
+			break
+		}
+	}
+	return nil, w.exhausted()
+}
+
+// decide asks policy. Anything but a well-formed allow is a denial.
+func (w *walk) decide(ctx context.Context, candidate *Candidate) (policy.Decision, *step) {
+	decision, err := w.judge.Decide(ctx, candidate.Candidate, w.attempts)
+	if err != nil {
+		refusal := &Error{Code: CodePolicy, Message: "policy could not be evaluated", cause: err, Details: Details{Class: ClassPolicy, Reason: ReasonPolicyFailed}}
+		return decision, &step{candidate: candidate, outcome: DeniedStep, reason: ReasonPolicyFailed, refusal: refusal, ends: !w.walksOn}
+	}
+	if decision.Allow {
+		return decision, nil
+	}
+	denied := &step{candidate: candidate, outcome: DeniedStep, reason: decision.Denials[0].Code, denials: decision.Denials}
+	for _, denial := range decision.Denials {
+		denied.ends = denied.ends || denial.Terminal && !w.walksOn
+		code, class := classify(denial)
+		if denied.refusal == nil || comesFirst(class, denied.refusal.Details.Class) {
+			denied.refusal = &Error{Code: code, Message: denial.Title, Details: Details{
+				Class: class, Reason: denial.Code, Title: denial.Title, Remedy: denial.Remedy,
+			}}
+			denied.reason = denial.Code
+		}
+	}
+	if denial := denied.refusal; denial.Details.Reason == "SOURCE_COOLING" {
+		ms := max(0, (candidate.CoolingUntil-policy.Nanos(w.now))/1e6)
+		denial.Details.RetryAfterMs = &ms
+	}
+	return decision, denied
+}
+
+// comesFirst says which of two denials of one candidate is told: that the caller may not know the model before all others, so
+// that none of them tells that it exists; then a rule that waiting does not change before one that it does.
+func comesFirst(class, told Class) bool {
+	return told != ClassAccess && (class == ClassAccess || class < told)
+}
+
+// admit asks the ledger, which commits the hold and the decision record together, and then the resolver.
+func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.Decision) (*Grant, *step) {
+	reserve, err := w.request.reserve(candidate)
+	if err != nil {
+		return nil, w.deniedBy(candidate, storeError(err), true)
+	}
+	scopes := w.scopes(w.request, candidate)
+	if denied := w.structural(candidate, scopes, reserve); denied != nil {
+		return nil, denied
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return nil, w.deniedBy(candidate, storeError(err), true)
+	}
+	admission := ledger.Admission{
+		Hold: id, Call: w.request.Call, Replaces: w.replaces, Source: candidate.Source, Provider: candidate.Provider,
+		Price: candidate.Price, Reserve: reserve, Claims: claims(scopes), TTL: w.HoldTTL,
+		Unheld:   !w.walksOn && reserve == ledger.Reserve{},
+		Decision: w.event(candidate, nil),
+	}
+	hold, err := w.Ledger.Admit(ctx, admission)
+	if err != nil {
+		return nil, w.deniedByLedger(candidate, scopes, err)
+	}
+	w.contacted++
+	w.replaces = nil
+	grant := &Grant{Candidate: candidate, HonourRouting: decision.HonourRouting, router: w.Router, hold: hold, ttl: w.HoldTTL}
+	if grant.Provider, err = w.Resolver.Resolve(*candidate); err != nil {
+		return nil, w.missed(candidate, grant, err)
+	}
+	return grant, nil
+}
+
+// missed gives back what an unresolvable candidate was admitted with: together with the next admission, or at the end.
+func (w *walk) missed(candidate *Candidate, grant *Grant, err error) *step {
+	w.contacted--
+	w.replaces = &ledger.Replacement{Ending: ledger.Ending{
+		Hold: grant.hold.ID, Token: grant.hold.Token, Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonMiss},
+	}}
+	return &step{candidate: candidate, outcome: Miss, reason: ReasonMiss, refusal: &Error{
+		Code: CodeUnknownProvider, Message: "no provider is known for the candidate", cause: err,
+		Details: Details{Class: ClassCapacity, Reason: ReasonMiss},
+	}}
+}
+
+// structural finds a denial that no waiting and no other moment would change.
+func (w *walk) structural(candidate *Candidate, scopes []Scope, reserve ledger.Reserve) *step {
+	refuse := func(class Class, reason, message string) *step {
+		return w.deniedBy(candidate, &Error{Code: CodeBudget, Message: message, Details: Details{Class: class, Reason: reason}},
+			!w.walksOn || class == ClassCallerLimit)
+	}
+	if w.request.MaxTokens != nil && *w.request.MaxTokens == 0 || w.request.MaxCostNanoUSD != nil && *w.request.MaxCostNanoUSD == 0 {
+		return refuse(ClassCallerLimit, ReasonZeroCap, "the call is capped at nothing")
+	}
+	if reserve.NanoUSD == nil && candidate.Price == nil && w.request.Facts.InputTokens != nil && limits(scopes, ledger.USD) {
+		return refuse(ClassCapacity, ReasonUnpriced, "the candidate has no price, and a limit in US dollars stands")
+	}
+	if account, closed := closedUnit(scopes, reserve); closed {
+		return refuse(ClassCallerLimit, ReasonNoLimit, fmt.Sprintf("no limit of %s has been set for %s, so none may be used", account.Unit, account))
+	}
+	return nil
+}
+
+// deniedByLedger turns an error of an admission into a step.
+func (w *walk) deniedByLedger(candidate *Candidate, scopes []Scope, err error) *step {
+	var limit *ledger.LimitError
+	if !errors.As(err, &limit) {
+		return w.deniedBy(candidate, storeError(err), true)
+	}
+	// Every scope of this version is the caller's own or the task's: no other candidate may be tried.
+	refusal := &Error{Code: CodeBudget, cause: err, Details: Details{Class: ClassCallerLimit, Reason: ReasonLimitReached}}
+	described := decisions.NewLimit(limit)
+	refusal.Details.Limit = (*LimitDetails)(described)
+	refusal.Message = fmt.Sprintf("the limit of %s %s for %s is reached: used %s, held by running calls %s",
+		described.Limit, described.Unit, described.Account, described.Used, described.Held)
+	if limit.Structural {
+		refusal.Details.Reason = ReasonNeverFits
+		refusal.Message = fmt.Sprintf("the call needs more %s than the whole limit of %s for %s", described.Unit, described.Limit, described.Account)
+	} else {
+		ms := (limit.RetryAfter + time.Millisecond - 1).Milliseconds()
+		refusal.Details.RetryAfterMs = &ms
+	}
+	denied := w.deniedBy(candidate, refusal, true)
+	denied.limit = described
+	return denied
+}
+
+func (w *walk) deniedBy(candidate *Candidate, refusal *Error, ends bool) *step {
+	return &step{candidate: candidate, outcome: DeniedStep, reason: refusal.Details.Reason, refusal: refusal, ends: ends}
+}
+
+// exhausted is the refusal that the call gets after all its candidates: of the class that comes first, with the least time
+// after which any of them would do.
+func (w *walk) exhausted() *Error {
+	var final *Error
+	var retryAfter *int64
+	misses := 0
+	for i := range w.steps {
+		refusal := w.steps[i].refusal
+		if refusal == nil {
+			continue
+		}
+		if w.steps[i].outcome == Miss {
+			misses++
+		}
+		if final == nil || refusal.Details.Class > final.Details.Class {
+			final = refusal
+		}
+		if ms := refusal.Details.RetryAfterMs; ms != nil && (retryAfter == nil || *ms < *retryAfter) {
+			retryAfter = ms
+		}
+	}
+	switch {
+	case final == nil && len(w.request.Candidates) == 0:
+		return &Error{Code: CodeUnknownProvider, Message: "the model has no sources", Details: Details{Class: ClassAccess, Reason: ReasonNoCandidates}}
+	case final == nil:
+		return &Error{Code: CodeAttempts, Message: "as many candidates have been tried as a call may try", Details: Details{Class: ClassCapacity, Reason: ReasonAttempts}}
+	case final.Code == CodeUnknownProvider && misses < len(w.steps):
+		refusal := *final
+		refusal.Code = CodePolicy
+		final = &refusal
+	}
+	refusal := *final
+	if refusal.Details.Class == ClassCapacity {
+		refusal.Details.RetryAfterMs = retryAfter
+	}
+	if refusal.Details.Class == ClassAccess && !w.allRefusedByAccess() {
+		refusal.Details.Class = ClassPolicy
+	}
+	return &refusal
+}
+
+// allRefusedByAccess says whether the caller may not even know that the model exists.
+func (w *walk) allRefusedByAccess() bool {
+	return !slices.ContainsFunc(w.steps, func(s step) bool {
+		return s.refusal == nil || s.refusal.Details.Class != ClassAccess
+	})
+}
+
+// report describes the call for diagnostics.
+func (w *walk) report(outcome string, grant *Grant) Diagnostics {
+	d := Diagnostics{
+		Outcome: outcome, IdentityRefs: identityRefs(w.request.Identity), Residency: value(w.request.Facts.Residency),
+		Attempts: make([]AttemptStep, 0, len(w.steps)+1),
+	}
+	for _, step := range w.steps {
+		d.Attempts = append(d.Attempts, AttemptStep{step.candidate.Provider, step.candidate.Model, step.outcome, step.reason})
+	}
+	if grant != nil {
+		d.SelectedProvider, d.SelectedModel = grant.Candidate.Provider, grant.Candidate.Model
+		d.OpenRouterRoutingHonored = grant.HonourRouting && grant.Candidate.OpenRouterRouting
+		d.Attempts = append(d.Attempts, AttemptStep{grant.Candidate.Provider, grant.Candidate.Model, Selected, ""})
+	}
+	d = d.capped(w.DiagnosticsBytes)
+	if w.OnDiagnostics != nil {
+		w.OnDiagnostics(d)
+	}
+	return d
+}
+
+// event is the decision record: the facts of all candidates and how each fared. selected is nil for a refusal.
+func (w *walk) event(selected *Candidate, refusal *Error) []byte {
+	result := decisions.Result{Allow: selected != nil, Candidates: make([]decisions.Candidate, 0, len(w.request.Candidates))}
+	for _, s := range w.steps {
+		result.Candidates = append(result.Candidates, decisions.Candidate{
+			Source: s.candidate.Source, Provider: s.candidate.Provider, Outcome: s.outcome, Reason: s.reason, Denials: s.denials, Limit: s.limit,
+		})
+	}
+	if selected != nil {
+		result.Selected = selected.Source
+		result.Candidates = append(result.Candidates, decisions.Candidate{Source: selected.Source, Provider: selected.Provider, Outcome: Selected})
+	}
+	if refusal != nil {
+		result.Code, result.Reason = string(refusal.Code), refusal.Details.Reason
+	}
+	input := decisions.Input{
+		Now: policy.Nanos(w.now), Call: w.request.Facts, Identity: w.request.Identity,
+		Candidates: make([]policy.Candidate, 0, len(w.request.Candidates)), Attempts: append([]policy.Attempt{}, w.attempts...),
+	}
+	for i := range w.request.Candidates {
+		candidate := &w.request.Candidates[i]
+		input.Candidates = append(input.Candidates, candidate.Candidate)
+		if i >= w.position {
+			result.Candidates = append(result.Candidates, decisions.Candidate{Source: candidate.Source, Provider: candidate.Provider, Outcome: NotReached})
+		}
+	}
+	event := decisions.Event{
+		Labels: w.Labels, DecisionID: w.request.ID.String(), Bundles: map[string]decisions.Bundle{}, Path: decisions.DecisionPath,
+		Input: &input, Result: result, Timestamp: w.now, Custom: map[string]any{"activation": w.activation.Digest()},
+	}
+	for name, revision := range maps.All(w.activation.Bundles()) {
+		event.Bundles[name] = decisions.Bundle{Revision: revision}
+	}
+	body, err := json.Marshal(event)
+	if err != nil { // only a float that is no number fails to marshal, and there is none
+		panic(fmt.Sprintf("engine: decision record: %v", err))
+	}
+	return body
+}
