@@ -1,0 +1,36 @@
+# The commands that people need. `make` alone lists them.
+
+GO  ?= go
+# How long each parser is fuzzed by `make check`.
+FUZZ ?= 10s
+STATICCHECK := v0.8.2
+OPA := $(GO) run github.com/open-policy-agent/opa@$(shell $(GO) list -m -f '{{.Version}}' github.com/open-policy-agent/opa)
+
+.PHONY: help
+help: ## List the commands.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## Build bin/regent.
+	@$(GO) build -o bin/regent ./server/cmd/regent
+
+.PHONY: run
+run: build ## Run the gateway: SQLite in ./data, a demo catalogue, a built-in provider.
+	@exec ./bin/regent
+
+.PHONY: test
+test: ## Run every test: Go, Rego, end-to-end scripts.
+	@$(GO) test -timeout 8m ./...
+	@$(OPA) test -b policies
+
+.PHONY: check
+check: ## Check format, vet, staticcheck, policies, races, and fuzz each parser for a while.
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted:"; echo "$$unformatted"; exit 1; }
+	@$(GO) vet ./...
+	@$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
+	@$(GO) mod tidy -diff
+	@$(OPA) check --strict --bundle --schema policies/schemas policies
+	@$(OPA) fmt --fail --list policies
+	@$(GO) test -timeout 15m -race ./ledger/... ./engine/... ./server/...
+	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z]+' . | while IFS=: read -r file name; do \
+		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZ) "$$(dirname "$$file")" || exit 1; done

@@ -1,0 +1,60 @@
+package catalog
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"regent/engine"
+	"regent/engine/policy"
+)
+
+// Candidates are all sources of the model with their facts, for one call. routed says that the request carries OpenRouter's
+// routing metadata.
+func (m *Model) Candidates(cooling *Cooling, routed bool) []engine.Candidate {
+	candidates := make([]engine.Candidate, 0, len(m.Sources))
+	for _, source := range m.Sources {
+		candidates = append(candidates, engine.Candidate{
+			Candidate: policy.Candidate{
+				Source: source.ID, Provider: source.Connection.Provider, Model: source.Model, Residency: source.Residency,
+				Enabled:    m.Enabled && source.Enabled && source.Connection.Enabled,
+				Connection: source.Connection.State, CoolingUntil: cooling.until(source.ID),
+				Protocols: source.Connection.Protocols(), Modalities: slices.AppendSeq([]string{}, maps.Keys(m.Modalities)),
+				ContextTokens: m.ContextTokens, OutputTokensMax: m.OutputTokensMax, Priced: source.Price != nil,
+				OpenRouterRouting: routed && source.Connection.Provider == openRouter,
+			},
+			Price: source.Price,
+		})
+	}
+	return candidates
+}
+
+// openRouter is the id of the provider that acts on OpenRouter's routing metadata.
+const openRouter = "openrouter"
+
+// Cooling is which sources asked to be left alone, and until when. The zero value is ready; it is this process's own.
+type Cooling struct {
+	mu      sync.Mutex
+	sources map[string]time.Time
+}
+
+// Set leaves a source alone until a time.
+func (c *Cooling) Set(source string, until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sources == nil {
+		c.sources = map[string]time.Time{}
+	}
+	c.sources[source] = until
+}
+
+// until is when the source may be tried again, as policy sees it: 0 if it never asked.
+func (c *Cooling) until(source string) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if until, asked := c.sources[source]; asked {
+		return policy.Nanos(until)
+	}
+	return 0
+}

@@ -1,0 +1,277 @@
+package catalog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"regent/engine/policy"
+)
+
+// fileBytesMax bounds a catalogue file: some hundred times a large one.
+const fileBytesMax = 4 << 20
+
+// file is the catalogue as it is written. Its keys are the words of the whole product.
+type file struct {
+	Inference   inferenceEntry    `yaml:"inference"`
+	Connections []connectionEntry `yaml:"connections"`
+	Models      []modelEntry      `yaml:"models"`
+	Groups      []groupEntry      `yaml:"groups"`
+	Users       []userEntry       `yaml:"users"`
+	Limits      limitsEntry       `yaml:"limits"`
+	Policy      policyEntry       `yaml:"policy"`
+	Decisions   decisionsEntry    `yaml:"decisions"`
+}
+
+type inferenceEntry struct {
+	Enabled bool `yaml:"enabled"`
+}
+
+type connectionEntry struct {
+	ID         string `yaml:"id"`
+	Provider   string `yaml:"provider"`
+	Adapter    string `yaml:"adapter"`
+	BaseURL    string `yaml:"base_url"`
+	Credential string `yaml:"credential"`
+	// AllowPrivate accepts an upstream on a private or loopback address.
+	AllowPrivate bool  `yaml:"allow_private"`
+	Enabled      *bool `yaml:"enabled"`
+}
+
+type modelEntry struct {
+	ID            string `yaml:"id"`
+	ContextTokens *int64 `yaml:"context_tokens"`
+	// OutputTokensMax bounds the output of one call.
+	OutputTokensMax *int64 `yaml:"output_tokens_max"`
+	// Modalities beyond text, with the most tokens that one such part can be.
+	Modalities map[string]int64 `yaml:"modalities"`
+	Access     *accessEntry     `yaml:"access"`
+	Enabled    *bool            `yaml:"enabled"`
+	Sources    []sourceEntry    `yaml:"sources"`
+}
+
+type accessEntry struct {
+	Everyone bool     `yaml:"everyone"`
+	Users    []string `yaml:"users"`
+	Groups   []string `yaml:"groups"`
+}
+
+type sourceEntry struct {
+	ID         string      `yaml:"id"`
+	Connection string      `yaml:"connection"`
+	Model      string      `yaml:"model"`
+	Residency  string      `yaml:"residency"`
+	Price      *priceEntry `yaml:"price"`
+	Enabled    *bool       `yaml:"enabled"`
+}
+
+// priceEntry is in US dollars per million tokens.
+type priceEntry struct {
+	Input        string `yaml:"input"`
+	CachedInput  string `yaml:"cached_input"`
+	CacheWrite5m string `yaml:"cache_write_5m"`
+	CacheWrite1h string `yaml:"cache_write_1h"`
+	Output       string `yaml:"output"`
+	Reasoning    string `yaml:"reasoning"`
+}
+
+type groupEntry struct {
+	ID       string   `yaml:"id"`
+	Features []string `yaml:"features"`
+}
+
+type userEntry struct {
+	ID        string       `yaml:"id"`
+	Groups    []string     `yaml:"groups"`
+	Features  []string     `yaml:"features"`
+	Residency string       `yaml:"residency"`
+	Disabled  bool         `yaml:"disabled"`
+	Tokens    []tokenEntry `yaml:"tokens"`
+	Limits    *limitEntry  `yaml:"limits"`
+}
+
+// tokenEntry names a token by its SHA-256 in hex, or by env:NAME, a variable that holds the token itself.
+type tokenEntry struct {
+	Name  string `yaml:"name"`
+	Token string `yaml:"token"`
+}
+
+type limitsEntry struct {
+	User *limitEntry `yaml:"user"`
+	Task *limitEntry `yaml:"task"`
+}
+
+// limitEntry is what one user or task may use, a unit each. A unit that is left out may not be used at all.
+type limitEntry struct {
+	Tokens *unitLimit `yaml:"tokens"`
+	USD    *unitLimit `yaml:"usd"`
+}
+
+type unitLimit struct {
+	Max    string `yaml:"max"`
+	Window string `yaml:"window"`
+}
+
+type policyEntry struct {
+	Bundles       []bundleEntry  `yaml:"bundles"`
+	RequiredRules []string       `yaml:"required_rules"`
+	Settings      *settingsEntry `yaml:"settings"`
+}
+
+type bundleEntry struct {
+	Name   string `yaml:"name"`
+	Folder string `yaml:"folder"`
+}
+
+type settingsEntry struct {
+	AllowList          *allowListEntry  `yaml:"allow_list"`
+	AllowedResidencies *[]string        `yaml:"allowed_residencies"`
+	Strict             *bool            `yaml:"strict"`
+	OpenRouterRouting  string           `yaml:"openrouter_routing"`
+	FallbackOn         *[]string        `yaml:"fallback_on"`
+	Settlement         *settlementEntry `yaml:"settlement"`
+}
+
+type allowListEntry struct {
+	Providers *[]string `yaml:"providers"`
+	Models    *[]string `yaml:"models"`
+}
+
+type settlementEntry struct {
+	Interrupted           string `yaml:"interrupted"`
+	DrainMillis           int64  `yaml:"drain_millis"`
+	AcceptedWithoutOutput string `yaml:"accepted_without_output"`
+}
+
+type decisionsEntry struct {
+	Sinks []sinkEntry `yaml:"sinks"`
+}
+
+type sinkEntry struct {
+	Name   string `yaml:"name"`
+	File   string `yaml:"file"`
+	Stdout bool   `yaml:"stdout"`
+}
+
+// Error is something wrong in a catalogue file, and where.
+type Error struct {
+	File string
+	// Line is 0 where no line is at fault.
+	Line    int
+	Message string
+}
+
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return e.File + ": " + e.Message
+	}
+	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
+}
+
+// decode reads strict YAML: one document, no unknown and no repeated keys. The node is the same document, for its lines.
+func decode(name string, text []byte) (*file, *yaml.Node, error) {
+	if len(text) > fileBytesMax {
+		return nil, nil, &Error{File: name, Message: fmt.Sprintf("the file is larger than %d bytes", fileBytesMax)}
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	var f file
+	if err := decoder.Decode(&f); err != nil {
+		return nil, nil, yamlError(name, err)
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, nil, &Error{File: name, Message: "the file must hold one YAML document"}
+	}
+	var node yaml.Node
+	if err := yaml.Unmarshal(text, &node); err != nil {
+		return nil, nil, yamlError(name, err)
+	}
+	return &f, &node, nil
+}
+
+var (
+	yamlLine    = regexp.MustCompile(`line (\d+): (.*)`)
+	unknownFile = regexp.MustCompile(`field (\S+) not found in type \S+`)
+	wrongType   = regexp.MustCompile("cannot unmarshal !!(\\S+) (?:`(.*)` )?into (\\S+)")
+)
+
+// yamlError says what a YAML error says, without the names of Go types.
+func yamlError(name string, err error) error {
+	if errors.Is(err, io.EOF) {
+		return &Error{File: name, Message: "the file is empty"}
+	}
+	e := &Error{File: name, Message: strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  ")}
+	if match := yamlLine.FindStringSubmatch(e.Message); match != nil {
+		e.Line, _ = strconv.Atoi(match[1]) // the expression matches digits only
+		e.Message = match[2]
+	}
+	e.Message = unknownFile.ReplaceAllString(e.Message, "unknown key $1")
+	e.Message = wrongType.ReplaceAllString(e.Message, "a value of the wrong type: $2 ($1)")
+	return e
+}
+
+// lineOf finds the line of a value by its way from the top: keys of mappings and indices of sequences. It is the line of the
+// nearest thing on that way that exists.
+func lineOf(node *yaml.Node, way ...any) int {
+	if node.Kind == yaml.DocumentNode && len(node.Content) > 0 {
+		return lineOf(node.Content[0], way...)
+	}
+	if len(way) == 0 {
+		return node.Line
+	}
+	switch at := way[0].(type) {
+	case int:
+		if node.Kind == yaml.SequenceNode && at < len(node.Content) {
+			return lineOf(node.Content[at], way[1:]...)
+		}
+	case string:
+		for i := 0; node.Kind == yaml.MappingNode && i+1 < len(node.Content); i += 2 {
+			if node.Content[i].Value == at {
+				if len(way) == 1 {
+					return node.Content[i].Line
+				}
+				return lineOf(node.Content[i+1], way[1:]...)
+			}
+		}
+	}
+	return node.Line
+}
+
+// settings are the policy settings that the file writes; what it leaves out is the bundle's.
+func (f *file) settings() policy.Settings {
+	var settings policy.Settings
+	written := f.Policy.Settings
+	if written == nil {
+		return settings
+	}
+	settings.AllowedResidencies = written.AllowedResidencies
+	settings.Strict = written.Strict
+	settings.OpenRouterRouting = written.OpenRouterRouting
+	if list := written.AllowList; list != nil {
+		settings.AllowList = &policy.AllowList{Providers: list.Providers, Models: list.Models}
+	}
+	if written.FallbackOn != nil {
+		settings.Fallback = &policy.Fallback{On: *written.FallbackOn}
+	}
+	if s := written.Settlement; s != nil {
+		settings.Settlement = &policy.Settlement{
+			Interrupted: s.Interrupted, DrainMillis: s.DrainMillis, AcceptedWithoutOutput: s.AcceptedWithoutOutput,
+		}
+	}
+	return settings
+}
+
+// window reads the length of a limit's window, 24 h if it is not written.
+func (l *unitLimit) window() (time.Duration, error) {
+	if l.Window == "" {
+		return 24 * time.Hour, nil
+	}
+	return time.ParseDuration(l.Window)
+}

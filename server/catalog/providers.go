@@ -1,0 +1,68 @@
+package catalog
+
+import (
+	"fmt"
+	"sync"
+
+	"regent/adapters"
+	"regent/adapters/openai"
+	"regent/adapters/upstream"
+	"regent/engine"
+)
+
+// Providers finds what executes a candidate: one provider a connection, kept with its open connections for as long as the
+// connection is written the same way.
+type Providers struct {
+	// Current is the catalogue that counts.
+	Current func() *Catalogue
+	// FakeURL is where the built-in provider listens.
+	FakeURL string
+
+	mu    sync.Mutex
+	built map[string]builtProvider // by connection id
+}
+
+type builtProvider struct {
+	connection Connection
+	provider   adapters.Provider
+}
+
+var _ engine.Resolver = (*Providers)(nil)
+
+// Resolve finds the provider of a candidate's source.
+func (p *Providers) Resolve(candidate engine.Candidate) (adapters.Provider, error) {
+	for _, model := range p.Current().Models {
+		for _, source := range model.Sources {
+			if source.ID == candidate.Source {
+				return p.of(source.Connection)
+			}
+		}
+	}
+	return nil, fmt.Errorf("source %q: %w", candidate.Source, engine.ErrUnresolved)
+}
+
+func (p *Providers) of(connection *Connection) (adapters.Provider, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if built, ok := p.built[connection.ID]; ok && built.connection == *connection {
+		return built.provider, nil
+	}
+	provider, err := p.build(connection)
+	if err != nil {
+		return nil, fmt.Errorf("connection %q: %w", connection.ID, err)
+	}
+	if p.built == nil {
+		p.built = map[string]builtProvider{}
+	}
+	p.built[connection.ID] = builtProvider{*connection, provider}
+	return provider, nil
+}
+
+func (p *Providers) build(connection *Connection) (adapters.Provider, error) {
+	baseURL := connection.BaseURL
+	if baseURL == FakeURL {
+		baseURL = p.FakeURL
+	}
+	client := upstream.New(upstream.Config{AllowPrivate: connection.AllowPrivate})
+	return openai.New(openai.Config{BaseURL: baseURL, APIKey: connection.Credential, Client: client})
+}

@@ -1,0 +1,100 @@
+// Command regent is the gateway and its tools.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"regent/policies"
+	"regent/server"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// cli is the command line.
+type cli struct {
+	Serve     serveCmd     `cmd:"" default:"1" help:"Run the gateway."`
+	Decisions decisionsCmd `cmd:"" help:"Read the decision log."`
+	Ledger    ledgerCmd    `cmd:"" help:"Read the ledger."`
+}
+
+func main() {
+	os.Exit(run(os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr))
+}
+
+// run runs one command and returns its exit code.
+func run(args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
+	var commands cli
+	exited := -1
+	parser, err := kong.New(&commands,
+		kong.Name("regent"),
+		kong.Description("A governed gateway for AI models whose rules are Rego."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { exited = code }),
+	)
+	if err != nil {
+		return complain(stderr, err, exitFailed)
+	}
+	command, err := parser.Parse(args)
+	if exited >= 0 { // help was asked for
+		return exited
+	}
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	command.BindTo(ctx, (*context.Context)(nil))
+	if err := command.Run(&environment{env, stdout}); err != nil && !errors.Is(err, context.Canceled) {
+		return complain(stderr, err, exitFailed)
+	}
+	return 0
+}
+
+// complain writes an error as one line.
+func complain(stderr io.Writer, err error, code int) int {
+	_, _ = fmt.Fprintln(stderr, "regent:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	return code
+}
+
+// environment is what commands get of the process.
+type environment struct {
+	env    func(string) (string, bool)
+	stdout io.Writer
+}
+
+type serveCmd struct{}
+
+// Run serves until the process is asked to stop. SIGHUP has the catalogue read again.
+func (serveCmd) Run(ctx context.Context, e *environment) error {
+	config, err := server.FromEnv(e.env)
+	if err != nil {
+		return err
+	}
+	config.Policies, config.Stdout = policies.Files(), e.stdout
+	s, err := server.New(config)
+	if err != nil {
+		return err
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	go func() {
+		for range hangup {
+			s.Reload()
+		}
+	}()
+	return s.Run(ctx)
+}

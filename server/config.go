@@ -1,0 +1,111 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+)
+
+// Config configures a [Server].
+type Config struct {
+	// Addr is where to listen. Defaults to 127.0.0.1:8080.
+	Addr string
+	// Data is the folder of everything that is kept: the database, the demo's token, file sinks. It is created if missing.
+	// Defaults to ./data.
+	Data string
+	// Catalogue is the catalogue's file. Empty is the demo's, which is built in.
+	Catalogue string
+	// DatabaseURL chooses the store: empty is SQLite in the data folder, "memory:" keeps nothing.
+	DatabaseURL string
+	// Policies is the shipped policy bundle. Required.
+	Policies fs.FS
+	// HoldTTL is how long a hold lives unless it is renewed. Defaults to 5 min.
+	HoldTTL time.Duration
+	// DrainFor is how long running calls may go on after a stop was asked for. Defaults to 30 s.
+	DrainFor time.Duration
+	// Env looks up environment variables. Defaults to os.LookupEnv.
+	Env func(string) (string, bool)
+	// Stdout takes what a person is told at the start, and records where a sink is standard output. Defaults to os.Stdout.
+	Stdout io.Writer
+	// Log takes what goes wrong. Defaults to text on standard error.
+	Log *slog.Logger
+	// Now and Elapsed are the clock and the monotonic clock. They default to the system's; a test moves both.
+	Now     func() time.Time
+	Elapsed func() time.Duration
+}
+
+// FromEnv reads the configuration that the environment gives.
+func FromEnv(env func(string) (string, bool)) (Config, error) {
+	config := Config{Env: env}
+	for _, variable := range []struct {
+		name string
+		to   *string
+	}{
+		{"REGENT_ADDR", &config.Addr}, {"REGENT_DATA", &config.Data},
+		{"REGENT_CONFIG", &config.Catalogue}, {"REGENT_DATABASE_URL", &config.DatabaseURL},
+	} {
+		*variable.to, _ = env(variable.name)
+	}
+	for _, variable := range []struct {
+		name string
+		to   *time.Duration
+	}{{"REGENT_HOLD_TTL", &config.HoldTTL}, {"REGENT_DRAIN_FOR", &config.DrainFor}} {
+		text, given := env(variable.name)
+		if !given || text == "" {
+			continue
+		}
+		d, err := time.ParseDuration(text)
+		if err != nil || d <= 0 {
+			return config, fmt.Errorf("%s=%q: want a duration above 0, for example 5m", variable.name, text)
+		}
+		*variable.to = d
+	}
+	return config, nil
+}
+
+// complete fills in the defaults.
+func (c *Config) complete() error {
+	if c.Policies == nil {
+		return errors.New("server: Config.Policies is required")
+	}
+	for _, text := range []struct {
+		value    *string
+		standard string
+	}{{&c.Addr, "127.0.0.1:8080"}, {&c.Data, "data"}} {
+		if *text.value == "" {
+			*text.value = text.standard
+		}
+	}
+	for _, d := range []struct {
+		value    *time.Duration
+		standard time.Duration
+	}{{&c.HoldTTL, 5 * time.Minute}, {&c.DrainFor, 30 * time.Second}} {
+		if *d.value == 0 {
+			*d.value = d.standard
+		}
+	}
+	if c.Env == nil {
+		c.Env = os.LookupEnv
+	}
+	if c.Stdout == nil {
+		c.Stdout = os.Stdout
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.DatabaseURL != "" && c.DatabaseURL != memoryURL {
+		scheme, _, _ := strings.Cut(c.DatabaseURL, ":") // a URL may hold a password: only its scheme is shown
+		return fmt.Errorf("REGENT_DATABASE_URL: %q databases are not supported yet; leave it empty for SQLite in the data folder", scheme)
+	}
+	return nil
+}
+
+const memoryURL = "memory:"

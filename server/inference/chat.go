@@ -1,0 +1,121 @@
+package inference
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"regent/adapters"
+	"regent/adapters/openai"
+	"regent/engine"
+	"regent/engine/policy"
+	"regent/ledger"
+	"regent/server/catalog"
+)
+
+// Headers of clients.
+const (
+	clientRequestIDHeader = "X-Client-Request-Id"
+	idempotencyHeader     = "Idempotency-Key"
+	taskHeader            = "X-Regent-Task-Id"
+)
+
+// chat serves POST /chat/completions.
+func (i *Inference) chat(x *exchange) {
+	if !i.begin() {
+		x.fail(draining)
+		return
+	}
+	defer i.running.Done()
+	body, err := x.chatBody()
+	if err != nil {
+		x.fail(describe(err, false))
+		return
+	}
+	e, err := readEnvelope(body)
+	if err != nil {
+		x.fail(describe(err, false))
+		return
+	}
+	request, err := i.route(x, e, body)
+	if err != nil {
+		x.fail(describe(err, false))
+		return
+	}
+	relay := i.newRelay(x, e, body)
+	defer relay.close()
+	x.abort = relay.fail
+	err = i.Router.Serve(x.r.Context(), *request, relay.attempt)
+	if err != nil {
+		model := x.catalogue.Models[e.model]
+		relay.fail(describe(err, model != nil && !model.Enabled))
+	}
+}
+
+func (x *exchange) chatBody() ([]byte, error) {
+	if encoding := x.r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+		return nil, answerError(answer{status: http.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_encoding",
+			message: "Send the body without a Content-Encoding."})
+	}
+	return readBody(x.r.Body)
+}
+
+// route is what is asked, as the router takes it: the call, its facts, whose accounts it stands on, and every source of the
+// model. A model that does not exist has none.
+func (i *Inference) route(x *exchange, e *envelope, body []byte) (*engine.Request, error) {
+	call := &ledger.Call{ID: x.id, Owner: x.token.User.ID, Model: e.model, Protocol: string(adapters.OpenAIChat), Stream: e.stream}
+	task := ""
+	var err error
+	for _, header := range []struct {
+		name string
+		to   *string
+	}{{clientRequestIDHeader, &call.ClientRequestID}, {idempotencyHeader, &call.IdempotencyKey}, {taskHeader, &task}} {
+		if *header.to, err = clientHeader(x.r, header.name); err != nil {
+			return nil, err
+		}
+	}
+	user := x.token.User
+	request := &engine.Request{
+		ID: x.id, Call: call, Identity: x.identity(), Token: user.ID + "/" + x.token.Name, TaskID: task,
+		Facts: policy.Call{
+			Model: e.model, Protocol: call.Protocol, Kind: engine.Generation, Stream: e.stream, Residency: user.Residency,
+			Modalities: e.names(), OutputTokensMax: e.outputTokensMax,
+		},
+		Scopes: scopes(x.catalogue, user, x.identity(), task),
+	}
+	var tokens int64
+	if model := x.catalogue.Models[e.model]; model != nil {
+		tokens = e.inputTokens(model)
+		request.Candidates = model.Candidates(i.Cooling, len(openai.RoutingFields(body)) > 0)
+		multiplyBound(request, e.choices)
+	}
+	request.Facts.InputTokens = &tokens
+	return request, nil
+}
+
+// multiplyBound makes a model's bound of one answer's output the bound of all the answers that are asked for.
+func multiplyBound(request *engine.Request, choices int64) {
+	for c := range request.Candidates {
+		if bound := request.Candidates[c].OutputTokensMax; bound != nil {
+			total := min(*bound, ledger.TokensMax/choices) * choices
+			request.Candidates[c].OutputTokensMax = &total
+		}
+	}
+}
+
+// scopes are whose accounts a call stands on: the user's, and the task's if there is one and tasks have limits.
+func scopes(catalogue *catalog.Catalogue, user *catalog.User, identity policy.Identity, task string) []engine.Scope {
+	scopes := []engine.Scope{{Kind: ledger.ScopeUser, ID: user.ID, Limits: user.Limits}}
+	if task != "" && catalogue.TaskLimits != nil {
+		scopes = append(scopes, engine.Scope{Kind: ledger.ScopeTask, ID: engine.TaskKey(identity, task), Limits: catalogue.TaskLimits})
+	}
+	return scopes
+}
+
+func typeName(v any) string {
+	var err error
+	if e, ok := v.(error); ok {
+		err = errors.Unwrap(e)
+	}
+	return fmt.Sprintf("%T/%T", v, err)
+}

@@ -1,0 +1,309 @@
+package inference
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/tidwall/gjson"
+	"github.com/tiktoken-go/tokenizer"
+
+	"regent/ledger"
+	"regent/server/catalog"
+)
+
+const (
+	// bodyMax bounds a request's body: a long conversation with some images fits.
+	bodyMax = 32 << 20
+	// depthMax bounds the nesting of a request's JSON; encoding/json's own bound of 10,000 costs too much stack.
+	depthMax = 200
+	// choicesMax bounds the answers that one call can ask for: OpenAI's own bound.
+	choicesMax = 128
+)
+
+// envelope is what the gateway reads of a chat request. Everything else in the body is the provider's business.
+type envelope struct {
+	model       string
+	stream      bool
+	usageWanted bool
+	// outputTokensMax is the request's own bound of its output over all choices; nil if it has none.
+	outputTokensMax *int64
+	// choices is how many answers are asked for.
+	choices int64
+	// modalities counts the parts beyond text.
+	modalities map[string]int64
+	// textTokens estimates the prompt's text.
+	textTokens int64
+}
+
+// readEnvelope checks a chat request's body and reads what the gateway needs of it. An error is an [answerError].
+func readEnvelope(body []byte) (*envelope, error) {
+	if err := checkJSON(body); err != nil {
+		return nil, answerError(invalid(err.Error()))
+	}
+	e := &envelope{modalities: map[string]int64{}, choices: 1}
+	var err error
+	refuse := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
+	gjson.ParseBytes(body).ForEach(func(key, value gjson.Result) bool {
+		switch key.String() {
+		case "model":
+			if value.Type != gjson.String || !catalog.ValidModelID(value.String()) {
+				refuse("model must be the id of a published model")
+			}
+			e.model = value.String()
+		case "stream":
+			if !isBoolOrNull(value) {
+				refuse("stream must be true or false")
+			}
+			e.stream = value.Bool()
+		case "stream_options":
+			e.readStreamOptions(value, refuse)
+		case "max_tokens", "max_completion_tokens":
+			e.readBound(key.String(), value, refuse)
+		case "n":
+			n, ok := wholeNumber(value)
+			if value.Type != gjson.Null && (!ok || n < 1 || n > choicesMax) {
+				refuse("n must be a whole number within 1 and %d", choicesMax)
+			} else if value.Type != gjson.Null {
+				e.choices = n
+			}
+		case "messages":
+			if !value.IsArray() || value.Get("#").Int() == 0 {
+				refuse("messages must be a list with at least one message")
+			}
+			e.readMessages(value, refuse)
+		case "tools", "functions", "response_format":
+			e.textTokens += countTokens(value.Raw)
+		case "temperature", "top_p", "frequency_penalty", "presence_penalty":
+			if value.Type != gjson.Null && value.Type != gjson.Number {
+				refuse("%s must be a number", key.String())
+			}
+		}
+		return err == nil
+	})
+	switch root := gjson.ParseBytes(body); {
+	case err != nil:
+	case !root.Get("model").Exists():
+		refuse("model is missing")
+	case !root.Get("messages").Exists():
+		refuse("messages is missing")
+	}
+	if err != nil {
+		return nil, answerError(invalid(err.Error()))
+	}
+	if e.outputTokensMax != nil {
+		total := *e.outputTokensMax * e.choices // at most 2^31 x 128
+		e.outputTokensMax = &total
+	}
+	return e, nil
+}
+
+// checkJSON sees that a body is one JSON object in UTF-8, not nested too deeply, without repeated top-level keys: two readers
+// of a repeated key may each see another value.
+func checkJSON(body []byte) error {
+	if !utf8.Valid(body) {
+		return errors.New("the body is not valid UTF-8")
+	}
+	if err := checkDepth(body); err != nil {
+		return err
+	}
+	if !json.Valid(body) {
+		return errors.New("the body is not valid JSON")
+	}
+	root := gjson.ParseBytes(body)
+	if !root.IsObject() {
+		return errors.New("the body must be a JSON object")
+	}
+	var err error
+	seen := map[string]bool{}
+	root.ForEach(func(key, _ gjson.Result) bool {
+		if name := key.String(); seen[name] {
+			err = fmt.Errorf("the key %q is given twice", clip(name))
+		} else {
+			seen[name] = true
+		}
+		return err == nil
+	})
+	return err
+}
+
+// clip shortens a name that a client chose.
+func clip(name string) string {
+	if len(name) > 64 {
+		return strings.ToValidUTF8(name[:64], "") + "..."
+	}
+	return name
+}
+
+// checkDepth counts brackets outside of strings, before anything recursive reads the body.
+func checkDepth(body []byte) error {
+	depth, inString := 0, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > depthMax {
+				return fmt.Errorf("the body is nested more than %d deep", depthMax)
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return nil
+}
+
+func isBoolOrNull(value gjson.Result) bool { return value.IsBool() || value.Type == gjson.Null }
+
+func (e *envelope) readStreamOptions(value gjson.Result, refuse func(string, ...any)) {
+	if value.Type == gjson.Null {
+		return
+	}
+	usage := value.Get("include_usage")
+	if !value.IsObject() || !isBoolOrNull(usage) && usage.Exists() {
+		refuse("stream_options must be an object, and include_usage true or false")
+	}
+	e.usageWanted = usage.Bool()
+}
+
+// readBound reads max_tokens or its newer name; where both are given the smaller one counts.
+func (e *envelope) readBound(name string, value gjson.Result, refuse func(string, ...any)) {
+	if value.Type == gjson.Null {
+		return
+	}
+	n, ok := wholeNumber(value)
+	if !ok || n < 1 || n > 1<<31 {
+		refuse("%s must be a whole number above 0", name)
+		return
+	}
+	if e.outputTokensMax == nil || n < *e.outputTokensMax {
+		e.outputTokensMax = &n
+	}
+}
+
+// wholeNumber reads an integer as it is written: no fraction, no exponent, nothing beyond 2^53 - 1.
+func wholeNumber(value gjson.Result) (int64, bool) {
+	if value.Type != gjson.Number || strings.ContainsAny(value.Raw, ".eE") || len(value.Raw) > 16 {
+		return 0, false
+	}
+	n := value.Int()
+	return n, n <= ledger.TokensMax && n >= -ledger.TokensMax
+}
+
+// readMessages counts the tokens of text and the parts that are not text.
+func (e *envelope) readMessages(messages gjson.Result, refuse func(string, ...any)) {
+	const perMessage = 4 // the tokens that OpenAI's chat format adds to each message
+	messages.ForEach(func(_, message gjson.Result) bool {
+		if !message.IsObject() {
+			refuse("each message must be an object")
+			return false
+		}
+		e.textTokens += perMessage
+		message.ForEach(func(key, value gjson.Result) bool {
+			if key.String() == "content" && value.IsArray() {
+				e.readParts(value)
+			} else if value.Type == gjson.String {
+				e.textTokens += countTokens(value.String())
+			} else if value.Type == gjson.JSON {
+				e.textTokens += countTokens(value.Raw)
+			}
+			return true
+		})
+		return true
+	})
+}
+
+// partModality says which modality a content part of a type is; a type that is not known counts as a file, which a source has
+// to accept explicitly.
+var partModality = map[string]string{"text": "", "refusal": "", "image_url": "image", "input_audio": "audio", "file": "file"}
+
+func (e *envelope) readParts(parts gjson.Result) {
+	parts.ForEach(func(_, part gjson.Result) bool {
+		modality, known := partModality[part.Get("type").String()]
+		switch {
+		case !known:
+			e.modalities["file"]++
+		case modality != "":
+			e.modalities[modality]++
+		default:
+			e.textTokens += countTokens(part.Get("text").String()) + countTokens(part.Get("refusal").String())
+		}
+		return true
+	})
+}
+
+// names are the modalities in a fixed order.
+func (e *envelope) names() []string {
+	names := []string{}
+	for name := range e.modalities {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// inputTokens estimates the prompt for a model: its text, and for each part beyond text the most that the model can make of it.
+func (e *envelope) inputTokens(model *catalog.Model) int64 {
+	tokens := e.textTokens
+	for modality, count := range e.modalities { // policy denies a modality that the model has no maximum for
+		if most := model.Modalities[modality]; most > (ledger.TokensMax-tokens)/count {
+			return ledger.TokensMax
+		} else {
+			tokens += count * most
+		}
+	}
+	return tokens
+}
+
+// vocabulary is loaded when the first prompt is counted: it takes some 50 ms.
+var vocabulary = sync.OnceValues(func() (tokenizer.Codec, error) { return tokenizer.Get(tokenizer.O200kBase) })
+
+// countedAtOnce is how much text the tokenizer gets at a time: its time grows with the square of a text without spaces. Cutting
+// a text can only add tokens.
+const countedAtOnce = 2 << 10
+
+// countTokens estimates the tokens of a text by OpenAI's newest vocabulary, and never below a quarter of its bytes: other
+// vendors' vocabularies differ, and a hold must rather be too large.
+func countTokens(text string) int64 {
+	floor := int64(len(text)+3) / 4
+	codec, err := vocabulary()
+	if err != nil {
+		return int64(len(text)) // a token is at least a byte
+	}
+	var sum int64
+	for len(text) > 0 {
+		piece := text[:min(len(text), countedAtOnce)]
+		for len(piece) < len(text) && len(piece) > 0 && !utf8.RuneStart(text[len(piece)]) {
+			piece = piece[:len(piece)-1]
+		}
+		text = text[len(piece):]
+		if n, err := codec.Count(piece); err == nil {
+			sum += int64(n)
+		} else {
+			sum += int64(len(piece))
+		}
+	}
+	return max(floor, sum)
+}
+
+// readBody reads a whole body within its bound. An error is an [answerError].
+func readBody(body io.Reader) ([]byte, error) {
+	var buffer bytes.Buffer
+	n, err := buffer.ReadFrom(io.LimitReader(body, bodyMax+1))
+	switch {
+	case err != nil:
+		return nil, answerError(invalid("the body could not be read"))
+	case n > bodyMax:
+		return nil, answerError(tooLarge)
+	}
+	return buffer.Bytes(), nil
+}

@@ -1,0 +1,201 @@
+package inference
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"regent/adapters"
+	"regent/engine"
+	"regent/ledger"
+)
+
+// answer is how a failure is told to a client.
+type answer struct {
+	status  int
+	kind    string // "type" in OpenAI's error body
+	code    string
+	message string
+	// retryAfter is the Retry-After header; 0 sends none.
+	retryAfter time.Duration
+	// noRetry sends x-should-retry: false, which the vendors' SDKs obey.
+	noRetry bool
+	// details are further members of the error, for people and tools that know Regent.
+	details map[string]any
+}
+
+// The classes of failure that the edge itself finds. This table and the functions below it are the only place where a failure
+// becomes a status and a code.
+var (
+	unauthenticated = answer{status: http.StatusUnauthorized, kind: "invalid_request_error", code: "invalid_api_key",
+		message: "The token is missing, unknown or revoked. Send an inference token (gwi_...) as Authorization: Bearer or as x-api-key."}
+	twoTokens = answer{status: http.StatusUnauthorized, kind: "invalid_request_error", code: "invalid_api_key",
+		message: "Authorization and x-api-key carry different tokens. Send one."}
+	switchedOff = answer{status: http.StatusServiceUnavailable, kind: "server_error", code: "inference_disabled",
+		message: "Inference is switched off. An administrator can switch it on.", noRetry: true}
+	draining = answer{status: http.StatusServiceUnavailable, kind: "server_error", code: "draining",
+		message: "This replica is stopping. Try again.", retryAfter: time.Second}
+	modelNotFound = answer{status: http.StatusNotFound, kind: "invalid_request_error", code: "model_not_found",
+		message: "The model does not exist, or you may not use it.", noRetry: true}
+	requestNotFound = answer{status: http.StatusNotFound, kind: "invalid_request_error", code: "request_not_found",
+		message: "No request of yours has this id."}
+	pathNotFound = answer{status: http.StatusNotFound, kind: "invalid_request_error", code: "not_found",
+		message: "There is nothing at this path."}
+	methodNotAllowed = answer{status: http.StatusMethodNotAllowed, kind: "invalid_request_error", code: "method_not_allowed",
+		message: "The path does not take this method; the Allow header lists those that it takes."}
+	tooLarge = answer{status: http.StatusRequestEntityTooLarge, kind: "invalid_request_error", code: "request_too_large",
+		message: "The request's body is too large."}
+	internal = answer{status: http.StatusInternalServerError, kind: "server_error", code: "internal_error",
+		message: "Something went wrong here. The operator finds it by the request's id."}
+	storeDown = answer{status: http.StatusServiceUnavailable, kind: "server_error", code: "ledger_unavailable",
+		message: "The ledger cannot answer, so nothing can be admitted.", retryAfter: time.Second}
+)
+
+// invalid is a request that is no call.
+func invalid(message string) answer {
+	return answer{status: http.StatusBadRequest, kind: "invalid_request_error", code: "invalid_request", message: message}
+}
+
+// describe is the answer to any error of a call. modelOff says that the model is switched off as a whole.
+func describe(err error, modelOff bool) answer {
+	var refusal *engine.Error
+	var failure *adapters.Failure
+	var edge answerError
+	switch {
+	case errors.As(err, &edge):
+		return answer(edge)
+	case errors.As(err, &refusal):
+		return describeRefusal(refusal, modelOff)
+	case errors.As(err, &failure):
+		return describeFailure(failure)
+	case errors.Is(err, errStopped):
+		return draining
+	case errors.Is(err, ledger.ErrNotFound):
+		return requestNotFound
+	case errors.Is(err, ledger.ErrUnavailable), errors.Is(err, ledger.ErrBusy), errors.Is(err, ledger.ErrClosed):
+		return storeDown
+	}
+	return internal
+}
+
+// describeRefusal is the answer to a refusal by the router.
+func describeRefusal(e *engine.Error, modelOff bool) answer {
+	a := answer{message: e.Message, details: map[string]any{"reason": e.Details.Reason}}
+	if e.Details.Remedy != "" {
+		a.message += ". " + e.Details.Remedy
+	}
+	if e.Details.RetryAfterMs != nil {
+		a.retryAfter = time.Duration(*e.Details.RetryAfterMs) * time.Millisecond
+	}
+	if e.Details.Limit != nil {
+		a.details["limit"] = e.Details.Limit
+	}
+	switch e.Details.Class {
+	case engine.ClassAccess:
+		return modelNotFound
+	case engine.ClassCallerLimit:
+		a.status, a.kind, a.code, a.noRetry = http.StatusTooManyRequests, "insufficient_quota", "insufficient_quota", true
+	case engine.ClassCapacity:
+		if modelOff {
+			return modelNotFound
+		}
+		a.status, a.kind, a.code = http.StatusServiceUnavailable, "server_error", "capacity_unavailable"
+		if a.retryAfter == 0 {
+			a.retryAfter = capacityRetry
+		}
+	case engine.ClassUnavailable:
+		a.status, a.kind, a.code, a.retryAfter = http.StatusServiceUnavailable, "server_error", e.Details.Reason, time.Second
+	case engine.ClassInvalid:
+		a.status, a.kind, a.code = http.StatusBadRequest, "invalid_request_error", e.Details.Reason
+	case engine.ClassDuplicate:
+		a.status, a.kind, a.code, a.noRetry = http.StatusConflict, "invalid_request_error", "duplicate_request", true
+		var duplicate *ledger.DuplicateError
+		if errors.As(e, &duplicate) {
+			a.details["request_id"], a.details["state"] = duplicate.Call.String(), duplicate.State
+		}
+	default:
+		a.status, a.kind, a.code, a.noRetry = http.StatusForbidden, "invalid_request_error", e.Details.Reason, true
+	}
+	return a
+}
+
+// capacityRetry is when to try again where nothing says: about the time in which a provider recovers from an overload.
+const capacityRetry = 5 * time.Second
+
+// describeFailure is the answer to a provider's failure. Nothing of the provider's own text is in it.
+func describeFailure(f *adapters.Failure) answer {
+	a := answer{status: http.StatusBadGateway, kind: "server_error", code: "upstream_error", details: map[string]any{"reason": f.Reason}}
+	switch f.Reason {
+	case adapters.InvalidRequest:
+		a.status, a.kind, a.code = http.StatusBadRequest, "invalid_request_error", "invalid_request"
+		if f.Status == http.StatusRequestEntityTooLarge || f.Status == http.StatusUnprocessableEntity {
+			a.status = f.Status
+		}
+		if f.Code != "" {
+			a.code = f.Code
+		}
+		a.message = "The provider refused the request as invalid."
+	case adapters.ContextLength:
+		a.status, a.kind, a.code = http.StatusBadRequest, "invalid_request_error", "context_length_exceeded"
+		a.message = "The request is longer than the model's context."
+	case adapters.ContentPolicy:
+		a.status, a.kind, a.code = http.StatusBadRequest, "invalid_request_error", "content_policy_violation"
+		a.message = "The provider refused the request's content."
+	case adapters.RateLimited, adapters.Overloaded:
+		a.status, a.code = http.StatusServiceUnavailable, "capacity_unavailable"
+		a.message = "No source of the model can take the call now."
+		if a.retryAfter = f.RetryAfter; a.retryAfter == 0 {
+			a.retryAfter = capacityRetry
+		}
+	case adapters.Timeout:
+		a.status, a.code, a.message = http.StatusGatewayTimeout, "upstream_timeout", "The provider did not answer in time."
+	case adapters.StreamBroken:
+		a.message = "The provider's answer broke off."
+	default:
+		a.message = "The provider failed."
+	}
+	return a
+}
+
+// answerError lets an answer travel as an error.
+type answerError answer
+
+func (e answerError) Error() string { return e.message }
+
+// body is the error in OpenAI's shape.
+func (a answer) body(requestID string) []byte {
+	inner := map[string]any{"message": a.message, "type": a.kind, "param": nil, "code": a.code, "request_id": requestID}
+	for name, value := range a.details {
+		inner[name] = value
+	}
+	body, err := json.Marshal(map[string]any{"error": inner})
+	if err != nil { // texts, numbers and plain structs always marshal
+		panic(err)
+	}
+	return body
+}
+
+// write sends the answer as a whole response.
+func (a answer) write(w http.ResponseWriter, requestID string) {
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	if a.retryAfter > 0 {
+		header.Set("Retry-After", strconv.Itoa(int(math.Ceil(a.retryAfter.Seconds()))))
+	}
+	if a.noRetry {
+		header.Set("X-Should-Retry", "false")
+	}
+	if a.status == http.StatusUnauthorized {
+		header.Set("WWW-Authenticate", "Bearer")
+	}
+	w.WriteHeader(a.status)
+	_, _ = w.Write(append(a.body(requestID), '\n')) // a client that has gone needs no answer
+}
+
+// event is the answer inside a stream that has begun.
+func (a answer) event(requestID string) []byte {
+	return append(append([]byte("data: "), a.body(requestID)...), "\n\n"...)
+}

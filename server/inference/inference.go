@@ -1,0 +1,205 @@
+// Package inference is the data plane: the endpoints that AI clients call with a gwi_ token.
+//
+// A handler says who asks and what is asked, hands the call to the router, and relays the answer. It refuses by itself only
+// what is no call; whether a call may be served is the router's decision.
+package inference
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/julienschmidt/httprouter"
+
+	"regent/engine"
+	"regent/engine/policy"
+	"regent/ledger"
+	"regent/server/catalog"
+)
+
+// Base is the path below which OpenAI-compatible clients find their endpoints.
+const Base = "/api/inference/v1"
+
+// requestIDHeader is on every answer. It is the id of the call, where there was one.
+const requestIDHeader = "X-Regent-Request-Id"
+
+// Config is what the data plane is made of. All fields are required.
+type Config struct {
+	// Catalogue is the catalogue that counts now.
+	Catalogue func() *catalog.Catalogue
+	Cooling   *catalog.Cooling
+	Router    *engine.Router
+	Ledger    *ledger.Ledger
+	Policy    *policy.Engine
+	Now       func() time.Time
+	Log       *slog.Logger
+}
+
+// Inference serves the data plane.
+type Inference struct {
+	Config
+	mu       sync.Mutex // guards draining, and running against it
+	draining bool
+	running  sync.WaitGroup
+	// stopping ends when calls that still run are to be ended.
+	stopping context.Context
+	stop     context.CancelFunc
+}
+
+// New makes the data plane.
+func New(config Config) *Inference {
+	i := &Inference{Config: config}
+	i.stopping, i.stop = context.WithCancel(context.Background())
+	return i
+}
+
+// Register adds the endpoints to a router.
+func (i *Inference) Register(router *httprouter.Router) {
+	router.Handler(http.MethodPost, Base+"/chat/completions", i.guard(i.chat))
+	for path, handler := range map[string]func(*exchange){
+		Base + "/models": i.models, Base + "/usage": i.usage, Base + "/requests": i.requests, Base + "/requests/:id": i.request,
+	} {
+		router.Handler(http.MethodGet, path, i.guard(handler))
+		router.Handler(http.MethodHead, path, i.guard(handler))
+	}
+}
+
+// Drain refuses new calls from now on.
+func (i *Inference) Drain() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.draining = true
+}
+
+// Wait waits until no call runs any more.
+func (i *Inference) Wait() { i.running.Wait() }
+
+// Stop ends the calls that still run, as failures of this server in their own protocol.
+func (i *Inference) Stop() { i.stop() }
+
+// begin counts a call in, unless the server is draining.
+func (i *Inference) begin() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.draining {
+		return false
+	}
+	i.running.Add(1)
+	return true
+}
+
+// exchange is one authenticated request and its response.
+type exchange struct {
+	w         http.ResponseWriter
+	r         *http.Request
+	id        uuid.UUID
+	catalogue *catalog.Catalogue
+	token     *catalog.Token
+	// abort tells the client of a panic; a handler that has begun to answer replaces it.
+	abort func(answer)
+}
+
+// fail answers with an error.
+func (x *exchange) fail(a answer) { a.write(x.w, x.id.String()) }
+
+// reply answers with a JSON document.
+func (x *exchange) reply(document any) {
+	body, err := json.Marshal(document)
+	if err != nil {
+		x.fail(internal)
+		return
+	}
+	x.w.Header().Set("Content-Type", "application/json")
+	_, _ = x.w.Write(append(body, '\n')) // a client that has gone needs no answer
+}
+
+// guard wraps a handler: it names the request, sees that inference is on, and says whose token it is. A panic becomes an error
+// without its text.
+func (i *Inference) guard(handler func(*exchange)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{w: w, r: r, id: uuid.Must(uuid.NewV7()), catalogue: i.Catalogue()}
+		x.abort = x.fail
+		w.Header().Set(requestIDHeader, x.id.String())
+		defer func() {
+			if failure := recover(); failure != nil {
+				if failure == http.ErrAbortHandler {
+					panic(failure)
+				}
+				// The panic's value may hold anything, a prompt included, so that its type alone is logged.
+				i.Log.Error("a handler panicked", "request", x.id, "path", r.URL.Path, "type", typeName(failure))
+				x.abort(internal)
+			}
+		}()
+		if !x.catalogue.InferenceEnabled {
+			x.fail(switchedOff)
+			return
+		}
+		token, refusal := authenticate(x.catalogue, r)
+		if refusal != nil {
+			x.fail(*refusal)
+			return
+		}
+		x.token = token
+		handler(x)
+	})
+}
+
+// authenticate finds the caller by the bearer token or the x-api-key header.
+func authenticate(catalogue *catalog.Catalogue, r *http.Request) (*catalog.Token, *answer) {
+	bearer := ""
+	if scheme, credential, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		bearer = strings.TrimSpace(credential)
+	}
+	key := r.Header.Get("X-Api-Key")
+	if bearer != "" && key != "" && bearer != key {
+		return nil, &twoTokens
+	}
+	if bearer == "" {
+		bearer = key
+	}
+	if token := catalogue.Authenticate(bearer); catalog.ValidToken(bearer) && token != nil {
+		return token, nil
+	}
+	return nil, &unauthenticated
+}
+
+// NotFound and MethodNotAllowed answer for paths and methods that do not exist, cheaply and without authentication.
+func NotFound(w http.ResponseWriter, _ *http.Request) { writePlain(w, pathNotFound) }
+
+// MethodNotAllowed answers with the Allow header that the router has set.
+func MethodNotAllowed(w http.ResponseWriter, _ *http.Request) { writePlain(w, methodNotAllowed) }
+
+func writePlain(w http.ResponseWriter, a answer) {
+	id := uuid.Must(uuid.NewV7()).String()
+	w.Header().Set(requestIDHeader, id)
+	a.write(w, id)
+}
+
+// clientID is what a client may send as an id of its own: printable, and short enough for a log.
+var clientID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}$`)
+
+// clientHeader reads an optional id of the client's.
+func clientHeader(r *http.Request, name string) (string, error) {
+	id := r.Header.Get(name)
+	if id != "" && !clientID.MatchString(id) {
+		return "", answerError(invalid(name + " must match " + clientID.String()))
+	}
+	return id, nil
+}
+
+// pathParameter reads a parameter of the route's path.
+func pathParameter(r *http.Request, name string) string {
+	return httprouter.ParamsFromContext(r.Context()).ByName(name)
+}
+
+// identity is who asks, as policy sees it.
+func (x *exchange) identity() policy.Identity {
+	user := x.token.User
+	return policy.Identity{User: &user.ID, Groups: user.Groups}
+}

@@ -1,0 +1,135 @@
+package inference
+
+import (
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	// commitAfter is how long a provider may take before the stream's status is sent: until then a refusal keeps its own.
+	commitAfter = time.Second
+	// silenceMax is how long a stream may be silent before a comment is due: well below the idle time-outs of proxies.
+	silenceMax = 15 * time.Second
+	// writeStall is how long a client may take for one write: one that stopped reading holds money and memory.
+	writeStall = 2 * time.Minute
+)
+
+// keepalive is a comment: no output, no event, nothing that counts.
+var keepalive = []byte(": keepalive\n\n")
+
+// stream is a server-sent event stream to a client. Once committed, its status is sent and it is kept alive by comments
+// between whole events.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+
+	mu        sync.Mutex // held for the whole of a write, so that nothing comes between the bytes of an event
+	committed bool
+	closed    bool
+	err       error // of the first failed write
+	timer     *time.Timer
+}
+
+// newStream starts the clock of a stream whose request is being dispatched.
+func newStream(w http.ResponseWriter) *stream {
+	s := &stream{w: w, control: http.NewResponseController(w)}
+	s.timer = time.AfterFunc(commitAfter, s.tick)
+	return s
+}
+
+// tick commits the stream or keeps it alive. While a write is under way, the client takes data or cannot take any: either way
+// no comment is due.
+func (s *stream) tick() {
+	if !s.mu.TryLock() {
+		s.timer.Reset(silenceMax)
+		return
+	}
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	if s.committed {
+		s.put(keepalive)
+	} else {
+		s.commit()
+	}
+}
+
+// commit sends the status and the first comment. The mutex is held.
+func (s *stream) commit() {
+	if s.committed {
+		return
+	}
+	s.committed = true
+	header := s.w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-cache")
+	header.Set("X-Accel-Buffering", "no")
+	s.w.WriteHeader(http.StatusOK)
+	s.put(keepalive)
+}
+
+// put writes whole events and flushes them. The mutex is held.
+func (s *stream) put(events []byte) {
+	if s.err != nil {
+		return
+	}
+	s.err = s.control.SetWriteDeadline(time.Now().Add(writeStall))
+	if errors.Is(s.err, http.ErrNotSupported) {
+		s.err = nil
+	}
+	if s.err == nil {
+		_, s.err = s.w.Write(events)
+	}
+	if s.err == nil {
+		s.err = s.control.Flush()
+	}
+	s.timer.Reset(silenceMax)
+}
+
+// begin commits the stream, if it is not yet.
+func (s *stream) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.commit()
+	return s.err
+}
+
+// write sends whole events.
+func (s *stream) write(events []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.commit()
+	s.put(events)
+	return s.err
+}
+
+// isCommitted says whether the status has been sent.
+func (s *stream) isCommitted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.committed
+}
+
+// abandon keeps an uncommitted stream from being committed, so that the caller can answer otherwise. It returns false if it is
+// committed already.
+func (s *stream) abandon() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.committed {
+		return false
+	}
+	s.closed = true
+	s.timer.Stop()
+	return true
+}
+
+// close ends the comments.
+func (s *stream) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.timer.Stop()
+}

@@ -1,0 +1,45 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/julienschmidt/httprouter"
+
+	"regent/server/inference"
+)
+
+// routes are all endpoints of the program.
+func (s *Server) routes() http.Handler {
+	router := httprouter.New()
+	router.RedirectTrailingSlash = false // a redirected POST loses its body in some clients
+	router.RedirectFixedPath = false
+	router.NotFound = http.HandlerFunc(inference.NotFound)
+	router.MethodNotAllowed = http.HandlerFunc(inference.MethodNotAllowed)
+	for path, ready := range map[string]bool{"/healthz": false, "/readyz": true} {
+		router.HandlerFunc(http.MethodGet, path, s.serveHealth(ready))
+		router.HandlerFunc(http.MethodHead, path, s.serveHealth(ready))
+	}
+	s.inference.Register(router)
+	return router
+}
+
+// serveHealth answers with the state of each component. /healthz says that the process lives, and is 200 as long as it can say
+// so; /readyz says whether calls would be served.
+func (s *Server) serveHealth(ready bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		report := s.report()
+		status := http.StatusOK
+		if ready && report.Status == failed {
+			status = http.StatusServiceUnavailable
+		}
+		body, err := json.Marshal(report)
+		if err != nil {
+			http.Error(w, "health cannot be shown", http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = w.Write(append(body, '\n')) // a prober that has gone needs no answer
+	}
+}

@@ -1,0 +1,318 @@
+// Package server is the gateway: it wires the rooms of the house together, listens, and keeps the background work running.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/thejerf/suture/v4"
+
+	"regent/adapters/fake"
+	"regent/engine"
+	"regent/engine/decisions"
+	"regent/engine/policy"
+	"regent/ledger"
+	"regent/ledger/memory"
+	"regent/ledger/sqldb"
+	"regent/server/catalog"
+	"regent/server/inference"
+)
+
+// Server is a gateway. Use New, then Run.
+type Server struct {
+	config    Config
+	listener  net.Listener
+	ledger    *ledger.Ledger
+	fake      *fake.Server
+	policy    *policy.Engine
+	catalogue *catalog.Live
+	router    *engine.Router
+	inference *inference.Inference
+	health    *health
+	http      *http.Server
+	labels    map[string]string
+	// activating lets one activation at a time be built, so that the last one asked for counts.
+	activating sync.Mutex
+	// demoToken is the token of the demo's user, empty with another catalogue.
+	demoToken string
+}
+
+// New opens everything that a gateway needs. What it has opened is closed again if something fails, and nothing is left half
+// made: the address is taken first, and the data folder is only written to afterwards.
+func New(config Config) (_ *Server, err error) {
+	if err := config.complete(); err != nil {
+		return nil, err
+	}
+	s := &Server{config: config, health: newHealth(), policy: &policy.Engine{}}
+	s.labels = map[string]string{"id": uuid.NewString(), "service": "regent"}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if s.listener, err = net.Listen("tcp", config.Addr); err != nil {
+		return nil, fmt.Errorf("cannot listen on %s: %w (set REGENT_ADDR to another address)", config.Addr, err)
+	}
+	if err := s.openCatalogue(); err != nil {
+		return nil, err
+	}
+	if err := s.openLedger(); err != nil {
+		return nil, err
+	}
+	if s.fake, err = fake.Start(fake.Config{}); err != nil {
+		return nil, fmt.Errorf("the built-in provider: %w", err)
+	}
+	return s, s.wire()
+}
+
+// openCatalogue reads the catalogue and prepares the data folder.
+func (s *Server) openCatalogue() error {
+	if s.config.Catalogue != "" {
+		var err error
+		if s.catalogue, err = catalog.Open(s.config.Catalogue, s.config.Env, s.activate); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(s.config.Data, 0o700); err != nil {
+		return fmt.Errorf("the data folder cannot be made: %w (set REGENT_DATA to another folder)", err)
+	}
+	return s.openDemo()
+}
+
+// openDemo reads the built-in catalogue, unless another is open.
+func (s *Server) openDemo() (err error) {
+	if s.catalogue != nil {
+		return nil
+	}
+	if s.demoToken, err = demoToken(s.config.Data, s.config.Env); err != nil {
+		return err
+	}
+	s.catalogue, err = catalog.Open("", func(name string) (string, bool) {
+		if name == demoTokenVariable {
+			return s.demoToken, true
+		}
+		return s.config.Env(name)
+	}, s.activate)
+	return err
+}
+
+// openLedger opens the store and the ledger on it.
+func (s *Server) openLedger() error {
+	var store ledger.Store
+	if s.config.DatabaseURL == memoryURL {
+		store = memory.New(s.config.Now)
+	} else {
+		var err error
+		path := filepath.Join(s.config.Data, "regent.db")
+		if store, err = sqldb.Open(context.Background(), sqldb.Config{Path: path, Now: s.config.Now}); err != nil {
+			return err
+		}
+	}
+	var err error
+	s.ledger, err = ledger.Open(ledger.Config{
+		Store: store, TTL: s.config.HoldTTL, LateRefund: lateRefund, Elapsed: s.config.Elapsed,
+	})
+	return err
+}
+
+// lateRefund is how long after a hold's expiry its charge may be lowered to what was really used: a day, the longest window of
+// the demo, after which nobody waits for it any more.
+const lateRefund = 24 * time.Hour
+
+// wire makes the rest of what is opened.
+func (s *Server) wire() (err error) {
+	providers := &catalog.Providers{Current: s.catalogue.Current, FakeURL: s.fake.URL()}
+	s.router, err = engine.New(engine.Config{
+		Policy: s.policy, Ledger: s.ledger, Resolver: providers, HoldTTL: s.config.HoldTTL, Now: s.config.Now,
+		Labels: s.labels, Log: s.config.Log,
+	})
+	if err != nil {
+		return err
+	}
+	s.inference = inference.New(inference.Config{
+		Catalogue: s.catalogue.Current, Cooling: &catalog.Cooling{}, Router: s.router, Ledger: s.ledger, Policy: s.policy,
+		Now: s.config.Now, Log: s.config.Log,
+	})
+	s.http = &http.Server{
+		Handler:           s.routes(),
+		ReadHeaderTimeout: 10 * time.Second, // a client that trickles its header holds a connection, and nothing else
+		ReadTimeout:       2 * time.Minute,  // a body of the largest size over a slow line
+		IdleTimeout:       2 * time.Minute,  // longer than clients' own pools keep a connection
+		MaxHeaderBytes:    64 << 10,         // several times what real clients send
+		ErrorLog:          nil,
+	}
+	return nil
+}
+
+// activate builds the policy of a catalogue and makes it count. If it does not load, the last good one stays, and health says
+// what is wrong.
+func (s *Server) activate(catalogue *catalog.Catalogue) {
+	s.activating.Lock()
+	defer s.activating.Unlock()
+	activation, err := s.loadPolicy(catalogue)
+	if err != nil {
+		s.config.Log.Error("the policy does not load", "err", err)
+		s.health.set(policyComponent, err)
+		return
+	}
+	s.policy.Activate(activation)
+	s.health.set(policyComponent, nil)
+}
+
+func (s *Server) loadPolicy(catalogue *catalog.Catalogue) (*policy.Activation, error) {
+	source := policy.Source{
+		Bundles:  []policy.Bundle{{Name: "regent", FS: s.config.Policies}},
+		Settings: catalogue.Settings, Required: catalogue.RequiredRules,
+	}
+	for _, bundle := range catalogue.Bundles {
+		source.Bundles = append(source.Bundles, policy.Bundle{Name: bundle.Name, FS: os.DirFS(bundle.Folder)})
+	}
+	return policy.Load(context.Background(), source)
+}
+
+// URL is where the server listens.
+func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
+
+// DemoToken is the token of the demo's user; empty with another catalogue.
+func (s *Server) DemoToken() string { return s.demoToken }
+
+// Fake is the built-in provider, for tests to script.
+func (s *Server) Fake() *fake.Server { return s.fake }
+
+// Ledger is the gateway's ledger.
+func (s *Server) Ledger() *ledger.Ledger { return s.ledger }
+
+// Catalogue is the catalogue that counts now.
+func (s *Server) Catalogue() *catalog.Catalogue { return s.catalogue.Current() }
+
+// CatalogueErr says why the catalogue's file as it stands now does not count; nil if it does.
+func (s *Server) CatalogueErr() error { return s.catalogue.Err() }
+
+// Activate has the policy loaded again. If it does not load, the last good one stays.
+func (s *Server) Activate() { s.activate(s.catalogue.Current()) }
+
+// Reload has the catalogue read again, and the policy loaded again.
+func (s *Server) Reload() {
+	s.catalogue.Reload()
+	s.Activate()
+}
+
+// Run serves until ctx ends. Then it is not ready at once, takes no new calls, lets those that run go on for a while, ends the
+// rest by their protocol's own error, settles everything, and returns.
+func (s *Server) Run(ctx context.Context) error {
+	background, stopBackground := context.WithCancel(context.Background())
+	supervisor := s.supervise(background)
+	served := make(chan error, 1)
+	go func() { served <- s.http.Serve(s.listener) }()
+	s.announce()
+	var err error
+	select {
+	case <-ctx.Done():
+		err = s.drain()
+	case err = <-served:
+	}
+	stopBackground()
+	if ended := <-supervisor; ended != nil && !errors.Is(ended, context.Canceled) {
+		err = errors.Join(err, ended)
+	}
+	return errors.Join(err, s.close())
+}
+
+// drain lets running calls end.
+func (s *Server) drain() error {
+	s.health.set(drainComponent, errors.New("the server is stopping"))
+	s.inference.Drain()
+	ended := make(chan struct{})
+	go func() { s.inference.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(s.config.DrainFor):
+		s.inference.Stop()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	return errors.Join(s.http.Shutdown(ctx), s.router.Close(ctx))
+}
+
+// stopTimeout bounds the end of everything after the calls have been ended: some transactions.
+const stopTimeout = 15 * time.Second
+
+// close frees what New opened.
+func (s *Server) close() error {
+	var errs []error
+	if s.listener != nil {
+		if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if s.ledger != nil {
+		errs = append(errs, s.ledger.Close())
+	}
+	if s.fake != nil {
+		errs = append(errs, s.fake.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// supervise starts the background work, each part restarted if it fails.
+func (s *Server) supervise(ctx context.Context) <-chan error {
+	supervisor := suture.New("regent", suture.Spec{EventHook: func(event suture.Event) {
+		s.config.Log.Warn("background work", "event", event.String())
+	}})
+	supervisor.Add(service{"catalogue", s.catalogue.Run})
+	for _, sink := range s.catalogue.Current().Sinks {
+		supervisor.Add(service{"decisions/" + sink.Name, func(ctx context.Context) error { return s.ship(ctx, sink) }})
+	}
+	return supervisor.ServeBackground(ctx)
+}
+
+// service is one part of the background work.
+type service struct {
+	name string
+	run  func(context.Context) error
+}
+
+func (s service) Serve(ctx context.Context) error { return s.run(ctx) }
+func (s service) String() string                  { return s.name }
+
+// ship copies decision records to a sink until ctx ends.
+func (s *Server) ship(ctx context.Context, sink catalog.Sink) (err error) {
+	component := "decisions/" + sink.Name
+	defer func() { s.health.set(component, err) }()
+	out := s.config.Stdout
+	if sink.File != "" {
+		path := sink.File
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(s.config.Data, path)
+		}
+		file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }() // each page's write was checked
+		out = file
+	}
+	s.health.set(component, nil)
+	shipper := decisions.Shipper{Store: s.ledger.Store(), Name: sink.Name, Sink: out, Labels: s.labels}
+	return shipper.Run(ctx)
+}
+
+// announce tells a person how to begin.
+func (s *Server) announce() {
+	say := func(name, value string) { _, _ = fmt.Fprintf(s.config.Stdout, "%-8s %s\n", name, value) }
+	say("listen", s.URL())
+	if s.demoToken == "" {
+		return
+	}
+	say("token", s.demoToken)
+	say("try", fmt.Sprintf(`curl -sS %s%s/chat/completions -H "Authorization: Bearer %s" -H "Content-Type: application/json" -d '{"model":"demo/steady","messages":[{"role":"user","content":"Hello"}]}'`,
+		s.URL(), inference.Base, s.demoToken))
+}
