@@ -74,7 +74,6 @@ type bench struct {
 	t       *testing.T
 	backend Backend
 	ledger  *ledger.Ledger
-	config  ledger.Config
 
 	mu       sync.Mutex // guards expiries
 	expiries []ledger.Expiry

@@ -106,13 +106,6 @@ func (s *stream) write(events []byte) error {
 	return s.err
 }
 
-// isCommitted says whether the status has been sent.
-func (s *stream) isCommitted() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.committed
-}
-
 // abandon keeps an uncommitted stream from being committed, so that the caller can answer otherwise. It returns false if it is
 // committed already.
 func (s *stream) abandon() bool {

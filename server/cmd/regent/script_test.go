@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,7 +56,7 @@ func TestScript(t *testing.T) {
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
 					"post": post, "get": get, "parallel": parallel, "finish": finish, "policy": changePolicy, "catalogue": changeCatalogue,
 					"upstream": upstream, "clock": moveClock, "ledger": showLedger, "decisions": showDecisions, "restart": restart,
-					"settled": settled, "health": showHealth,
+					"settled": settled, "health": showHealth, "hangup": hangup, "nowhere": nowhere,
 				},
 			})
 		})
@@ -74,7 +76,7 @@ type gateway struct {
 	server  *server.Server
 	stop    context.CancelFunc
 	stopped chan error
-	stderr  *lockedBuffer
+	output  *lockedBuffer  // what the gateway printed and logged
 	calls   sync.WaitGroup // of parallel
 	mu      sync.Mutex     // guards statuses
 	status  map[int]int
@@ -84,16 +86,19 @@ type gatewayKey struct{}
 
 // setUp starts a gateway on a script's own files: catalogue.yaml if there is one, and what is in policies/ laid over the bundle.
 func setUp(env *testscript.Env, database string) error {
-	g := &gateway{clock: ledgertest.NewClock(), folder: env.WorkDir, stderr: &lockedBuffer{}, status: map[int]int{}}
+	g := &gateway{
+		clock: ledgertest.NewClock(), folder: env.WorkDir, output: &lockedBuffer{}, status: map[int]int{},
+	}
 	g.config = server.Config{
 		Addr: "127.0.0.1:0", Data: filepath.Join(env.WorkDir, "data"), DatabaseURL: database, Policies: overlay{os.DirFS(filepath.Join(env.WorkDir, "policies"))},
-		Stdout: io.Discard, Log: slog.New(slog.NewTextHandler(g.stderr, nil)), Now: g.clock.Now, Elapsed: g.clock.Elapsed,
+		Stdout: g.output, Log: slog.New(slog.NewTextHandler(g.output, nil)), Now: g.clock.Now, Elapsed: g.clock.Elapsed,
 		DrainFor: 2 * time.Second,
 		Env: func(name string) (string, bool) {
 			if user, ok := strings.CutPrefix(name, "TOKEN_"); ok {
 				return tokenOf(strings.ToLower(user)), true
 			}
-			return tokenOf("demo"), name == "REGENT_DEMO_TOKEN"
+			return map[string]string{"REGENT_DEMO_TOKEN": tokenOf("demo"), "UPSTREAM_KEY": "sk-canary-key"}[name],
+				name == "REGENT_DEMO_TOKEN" || name == "UPSTREAM_KEY"
 		},
 	}
 	if path := filepath.Join(env.WorkDir, "catalogue.yaml"); exists(path) {
@@ -192,7 +197,7 @@ func (d mergedDir) Read([]byte) (int, error)           { return 0, fs.ErrInvalid
 func (d mergedDir) Close() error                       { return nil }
 func (d mergedDir) ReadDir(int) ([]fs.DirEntry, error) { return d.overlay.ReadDir(d.name) }
 
-// lockedBuffer is the gateway's log.
+// lockedBuffer is what a gateway printed and logged.
 type lockedBuffer struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer
@@ -202,6 +207,12 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) bytes() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Clone(b.buffer.Bytes())
 }
 
 // request is what post and get take: [-as USER] [-token TOKEN] [-header 'NAME: VALUE']... PATH [FILE]
@@ -322,6 +333,59 @@ func finish(ts *testscript.TestScript, _ bool, _ []string) {
 	g.print(ts)
 }
 
+// hangup post-options... PATH FILE: posts a stream and closes the connection when the first output has come, or, with
+// -at-once before the path, when the provider has got the call.
+func hangup(ts *testscript.TestScript, _ bool, args []string) {
+	atOnce := slices.Contains(args, "-at-once")
+	args = slices.DeleteFunc(args, func(arg string) bool { return arg == "-at-once" })
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r := request(ts, http.MethodPost, args).WithContext(ctx)
+	if atOnce {
+		provider := of(ts).server.Fake()
+		go func() {
+			for provider.Seen("steady").Open == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+		}()
+		_, err := http.DefaultClient.Do(r)
+		if err == nil {
+			ts.Fatalf("the call was answered before the client hung up")
+		}
+		return
+	}
+	response, err := http.DefaultClient.Do(r)
+	ts.Check(err)
+	ts.Setenv("REQUEST", response.Header.Get("X-Regent-Request-Id"))
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "data:") {
+	}
+	cancel()
+	_ = response.Body.Close()
+}
+
+// nowhere TEXT...: fails if a text is found in any file of the data folder, or in what the gateway printed and logged.
+func nowhere(ts *testscript.TestScript, _ bool, texts []string) {
+	g := of(ts)
+	places := map[string][]byte{"what was printed and logged": g.output.bytes()}
+	ts.Check(filepath.WalkDir(g.config.Data, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		places[path] = text
+		return err
+	}))
+	for place, content := range places {
+		for _, text := range texts {
+			if bytes.Contains(content, []byte(text)) {
+				ts.Fatalf("%q is in %s", text, place)
+			}
+		}
+	}
+}
+
 func waitFor(ts *testscript.TestScript, what string, done func() bool) {
 	deadline := time.Now().Add(20 * time.Second)
 	for !done() {
@@ -399,19 +463,33 @@ func moveClock(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// ledger ACCOUNT: prints used and held of an account's limits.
+// ledger ACCOUNT [REGEXP]: prints used and held of an account's limits; with an expression, waits until they match it.
 func showLedger(ts *testscript.TestScript, _ bool, args []string) {
-	g := of(ts)
 	accounts, err := ledger.ParseAccounts(args[0])
 	ts.Check(err)
+	text := of(ts).balances(ts, accounts)
+	if len(args) > 1 {
+		want, err := regexp.Compile(args[1])
+		ts.Check(err)
+		waitFor(ts, "the ledger to say "+args[1]+"; it says "+text, func() bool {
+			text = of(ts).balances(ts, accounts)
+			return want.MatchString(text)
+		})
+	}
+	_, _ = io.WriteString(ts.Stdout(), text)
+}
+
+func (g *gateway) balances(ts *testscript.TestScript, accounts []ledger.Account) string {
+	var text strings.Builder
 	for _, account := range accounts {
 		balances, err := g.server.Ledger().Read(context.Background(), []ledger.Claim{{Account: account, Limits: g.server.Catalogue().Limits(account)}})
 		ts.Check(err)
 		for _, b := range balances {
 			format := func(n int64) string { return ledger.FormatAmount(account.Unit, n) }
-			_, _ = fmt.Fprintf(ts.Stdout(), "%s %s used %s held %s of %s\n", account, b.Limit.Window, format(b.Used), format(b.Held), format(b.Limit.Max))
+			fmt.Fprintf(&text, "%s %s used %s held %s of %s\n", account, b.Limit.Window, format(b.Used), format(b.Held), format(b.Limit.Max))
 		}
 	}
+	return text.String()
 }
 
 // decisions REQUEST: prints the records of a decision, a line each: what was decided of each candidate, what was charged, how
