@@ -182,6 +182,18 @@ func (r *Router) Resolve(ctx context.Context, request Request) (*Resolution, err
 	return &Resolution{Grant: grant, Diagnostics: w.report("allow", grant)}, nil
 }
 
+// Expired tells the router of a hold that has expired, so that one diagnostic says that its usage is unknown. A host passes it
+// to the ledger as [ledger.Config.OnExpire].
+func (r *Router) Expired(expiry ledger.Expiry) {
+	if r.OnDiagnostics == nil {
+		return
+	}
+	r.OnDiagnostics(Diagnostics{
+		Outcome: "unknown_usage", SelectedProvider: expiry.Provider, SelectedModel: expiry.Source,
+		Attempts: []AttemptStep{{Provider: expiry.Provider, Model: expiry.Source, Outcome: ledger.Expired, Reason: "unknown_usage"}},
+	})
+}
+
 // Reservation names a hold and its newest token.
 type Reservation struct {
 	ID    uuid.UUID

@@ -130,6 +130,9 @@ func (w *walk) decide(ctx context.Context, candidate *Candidate) (policy.Decisio
 	decision, err := w.judge.Decide(ctx, candidate.Candidate, w.attempts)
 	if err != nil {
 		refusal := &Error{Code: CodePolicy, Message: "policy could not be evaluated", cause: err, Details: Details{Class: ClassPolicy, Reason: ReasonPolicyFailed}}
+		if errors.Is(err, policy.ErrLate) { // a busy machine, or a rule that runs away: another time may do
+			refusal.Details.Class = ClassCapacity
+		}
 		return decision, &step{candidate: candidate, outcome: DeniedStep, reason: ReasonPolicyFailed, refusal: refusal, ends: !w.walksOn}
 	}
 	if decision.Allow {

@@ -170,13 +170,17 @@ func (s *Server) activate(catalogue *catalog.Catalogue) {
 func (s *Server) loadPolicy(catalogue *catalog.Catalogue) (*policy.Activation, error) {
 	source := policy.Source{
 		Bundles:  []policy.Bundle{{Name: "regent", FS: s.config.Policies}},
-		Settings: catalogue.Settings, Required: catalogue.RequiredRules,
+		Settings: catalogue.Settings, Required: catalogue.RequiredRules, TimeLimit: policyTimeLimit,
 	}
 	for _, bundle := range catalogue.Bundles {
 		source.Bundles = append(source.Bundles, policy.Bundle{Name: bundle.Name, FS: os.DirFS(bundle.Folder)})
 	}
 	return policy.Load(context.Background(), source)
 }
+
+// policyTimeLimit bounds one decision. It takes some 0.1 ms; the rest is for a busy machine, on which a call that waits for its
+// turn must not be refused. A rule that runs away is stopped.
+const policyTimeLimit = 500 * time.Millisecond
 
 // URL is where the server listens.
 func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }

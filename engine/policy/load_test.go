@@ -406,3 +406,21 @@ func codesOf(decision policy.Decision) string {
 	}
 	return strings.Join(codes, " ")
 }
+
+// An empty list of providers is a list: entries of the allow-list's models then mean names of models alone.
+func TestModelsAreAllowedAloneWithoutProviders(t *testing.T) {
+	for _, providers := range [][]string{nil, {}} {
+		activation := load(t, policy.Source{Settings: policy.Settings{
+			Providers: providers, AllowList: &policy.AllowList{Models: &[]string{"gpt-large"}},
+		}})
+		allowed := facts()
+		allowed.Candidate.Model = "gpt-large"
+		if decision, err := decide(activation, allowed); err != nil || !decision.Allow {
+			t.Errorf("providers %v: %+v, %v", providers, decision, err)
+		}
+		allowed.Candidate.Model = "gpt-small"
+		if decision, err := decide(activation, allowed); err != nil || decision.Allow {
+			t.Errorf("providers %v: a model that is not listed: %+v, %v", providers, decision, err)
+		}
+	}
+}

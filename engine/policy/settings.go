@@ -132,7 +132,21 @@ func toTree(settings Settings) (map[string]any, error) {
 		return nil, err
 	}
 	var tree map[string]any
-	return tree, util.UnmarshalJSON(text, &tree)
+	if err := util.UnmarshalJSON(text, &tree); err != nil {
+		return nil, err
+	}
+	if settings.Providers != nil { // "omitempty" leaves an empty list out, which here is not the same as an absent one
+		tree["providers"] = toAny(settings.Providers)
+	}
+	return tree, nil
+}
+
+func toAny(texts []string) []any {
+	list := make([]any, 0, len(texts))
+	for _, text := range texts {
+		list = append(list, text)
+	}
+	return list
 }
 
 func (s Settings) withoutNil() Settings {

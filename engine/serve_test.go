@@ -1,0 +1,285 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"regent/adapters"
+	"regent/engine/decisions"
+	"regent/engine/policy"
+	"regent/ledger"
+)
+
+// serve runs a call whose attempts end as scripted, by source, and returns the sources contacted.
+func (b *bench) serve(request Request, outcomes map[string]Outcome) (contacted []string, err error) {
+	b.t.Helper()
+	err = b.router.Serve(ctx, request, func(_ context.Context, grant *Grant) Outcome {
+		contacted = append(contacted, grant.Candidate.Source)
+		return outcomes[grant.Candidate.Source]
+	})
+	b.flush()
+	return contacted, err
+}
+
+// story is what the journal says of a call: the candidates' outcomes in each decision, and how each attempt ended.
+func (b *bench) story(id uuid.UUID) []string {
+	b.t.Helper()
+	records, err := b.ledger.Store().CallRecords(ctx, id)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var story []string
+	for _, record := range records {
+		switch record.Kind {
+		case ledger.DecisionRecord:
+			var event struct {
+				DecisionID string `json:"decision_id"`
+				Result     decisions.Result
+			}
+			if err := json.Unmarshal(record.Body, &event); err != nil {
+				b.t.Fatal(err)
+			}
+			if event.DecisionID != id.String() {
+				b.t.Fatalf("decision id %s, want the call's %s", event.DecisionID, id)
+			}
+			line := "decision"
+			for _, c := range event.Result.Candidates {
+				line += " " + c.Source + "=" + c.Outcome
+			}
+			story = append(story, line)
+		case ledger.OutcomeRecord:
+			var body ledger.OutcomeBody
+			if err := json.Unmarshal(record.Body, &body); err != nil {
+				b.t.Fatal(err)
+			}
+			story = append(story, body.Source+" "+body.Result+" "+string(body.State))
+		}
+	}
+	return story
+}
+
+func (b *bench) wantStory(id uuid.UUID, want ...string) {
+	b.t.Helper()
+	if got := b.story(id); !slices.Equal(got, want) {
+		b.t.Fatalf("the journal says\n%q\nwant\n%q", got, want)
+	}
+}
+
+func failure(reason adapters.Reason) Outcome {
+	return Outcome{Err: &adapters.Failure{Reason: reason}}
+}
+
+var served = Outcome{Output: true, Accepted: true, Status: 200, Usage: &ledger.Usage{Output: 5}}
+
+func TestServeFailsOver(t *testing.T) {
+	for _, reason := range []adapters.Reason{
+		adapters.Credential, adapters.ModelMissing, adapters.RateLimited, adapters.Overloaded, adapters.UpstreamError,
+		adapters.Connection, adapters.Timeout, adapters.StreamBroken,
+	} {
+		b := newBench(t, nil)
+		request := called(1000, "one", "two", "three")
+		contacted, err := b.serve(request, map[string]Outcome{"one": failure(reason), "two": served})
+		if err != nil || !slices.Equal(contacted, []string{"one", "two"}) {
+			t.Errorf("%s: contacted %v, %v", reason, contacted, err)
+		}
+		b.wantStory(request.ID, "decision one=selected two=not_reached three=not_reached", "one error ",
+			"decision one=failed two=selected three=not_reached", "two success completed")
+		b.wantBalance(ledger.ScopeUser, "alice", 5, 0)
+		if len(b.settlements) != 1 {
+			t.Errorf("%s: %d settlements told, want the last attempt's", reason, len(b.settlements))
+		}
+	}
+}
+
+func TestServeNeverFailsOver(t *testing.T) {
+	late := failure(adapters.StreamBroken)
+	late.Output, late.Accepted = true, true
+	for name, outcome := range map[string]Outcome{
+		"after output":             late,
+		"for an invalid request":   failure(adapters.InvalidRequest),
+		"for refused content":      failure(adapters.ContentPolicy),
+		"for a too long request":   failure(adapters.ContextLength),
+		"when the consumer left":   {Err: ErrAborted},
+		"for a fault of our own":   {Err: errors.New("x")},
+		"after a complete answer":  served,
+		"after an empty success":   {Accepted: true, Usage: &ledger.Usage{}},
+		"after one without usage":  {Output: true, Accepted: true},
+		"after output and an exit": {Err: ErrAborted, Output: true, Accepted: true},
+	} {
+		b := newBench(t, nil)
+		request := called(1000, "one", "two")
+		contacted, err := b.serve(request, map[string]Outcome{"one": outcome, "two": served})
+		if !slices.Equal(contacted, []string{"one"}) || !errors.Is(err, outcome.Err) {
+			t.Errorf("%s: contacted %v, %v", name, contacted, err)
+		}
+		report, err := b.ledger.Store().Call(ctx, request.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if report.State == ledger.Held || len(report.Attempts) != 1 {
+			t.Errorf("%s: state %s, %d attempts", name, report.State, len(report.Attempts))
+		}
+		if _, held := b.balance(ledger.ScopeUser, "alice"); held != 0 {
+			t.Errorf("%s: %d still held", name, held)
+		}
+	}
+}
+
+func TestServeStopsAtTheAttemptCap(t *testing.T) {
+	b := newBench(t, nil)
+	request := called(1000, "one", "two", "three", "four")
+	down := failure(adapters.Overloaded)
+	contacted, err := b.serve(request, map[string]Outcome{"one": down, "two": down, "three": down, "four": served})
+	var upstream *adapters.Failure
+	if !slices.Equal(contacted, []string{"one", "two", "three"}) || !errors.As(err, &upstream) {
+		t.Errorf("contacted %v, %v", contacted, err)
+	}
+	story := b.story(request.ID)
+	if last := story[len(story)-1]; last != "three error failed" {
+		t.Errorf("the journal ends with %q", last)
+	}
+	b.wantBalance(ledger.ScopeUser, "alice", 0, 0)
+}
+
+func TestServeWalksOnAfterPolicyAndEndsAtTheCallersLimit(t *testing.T) {
+	b := newBench(t, func(_ *Config, s *policy.Settings) { s.AllowList = &policy.AllowList{Models: &[]string{"two"}} })
+	request := called(1000, "one", "two")
+	contacted, err := b.serve(request, map[string]Outcome{"two": served})
+	if err != nil || !slices.Equal(contacted, []string{"two"}) {
+		t.Fatalf("contacted %v, %v, %v", contacted, err, b.story(request.ID))
+	}
+	b.wantStory(request.ID, "decision one=denied two=selected", "two success completed")
+
+	b = newBench(t, nil)
+	request = called(30, "one", "two") // a call needs 60
+	contacted, err = b.serve(request, nil)
+	var refusal *Error
+	if !errors.As(err, &refusal) || refusal.Details.Class != ClassCallerLimit || len(contacted) != 0 {
+		t.Fatalf("contacted %v, %v", contacted, err)
+	}
+	b.wantStory(request.ID, "decision one=denied two=not_reached")
+	report, err := b.ledger.Store().Call(ctx, request.ID)
+	if err != nil || report.State != ledger.Denied {
+		t.Fatalf("%+v, %v", report, err)
+	}
+}
+
+func TestServeSettlesAPanic(t *testing.T) {
+	b := newBench(t, nil)
+	request := called(1000, "one")
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_ = b.router.Serve(ctx, request, func(context.Context, *Grant) Outcome { panic("an adapter's fault") })
+	}()
+	b.flush()
+	b.wantStory(request.ID, "decision one=selected", "one error failed")
+	b.wantBalance(ledger.ScopeUser, "alice", 0, 0)
+}
+
+func TestServeRenewsWhileItRuns(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *policy.Settings) { c.HoldTTL = 30 * time.Millisecond })
+	request := called(1000, "one")
+	var first, last Reservation
+	err := b.router.Serve(ctx, request, func(_ context.Context, grant *Grant) Outcome {
+		first = grant.Reservation()
+		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) && last.Token < first.Token+3; {
+			time.Sleep(time.Millisecond)
+			last = grant.Reservation()
+		}
+		return served
+	})
+	b.flush()
+	if err != nil || last.Token < first.Token+3 {
+		t.Fatalf("tokens %d to %d, %v", first.Token, last.Token, err)
+	}
+	b.wantBalance(ledger.ScopeUser, "alice", 5, 0)
+}
+
+// failing is a store that can be made to fail.
+type failing struct {
+	ledger.Store
+	down atomic.Bool
+}
+
+func (f *failing) Update(ctx context.Context, decide func(ledger.Tx) error) error {
+	if f.down.Load() {
+		return errors.New("the disk is gone")
+	}
+	return f.Store.Update(ctx, decide)
+}
+
+func TestSettlementIsTriedUntilItIsWritten(t *testing.T) {
+	var store *failing
+	b := newBenchOn(t, func(s ledger.Store) ledger.Store {
+		store = &failing{Store: s}
+		return store
+	}, nil)
+	request := called(1000, "one")
+	err := b.router.Serve(ctx, request, func(context.Context, *Grant) Outcome {
+		store.down.Store(true) // the answer does not wait for it
+		return served
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { store.down.Store(false) })
+	b.flush()
+	b.wantBalance(ledger.ScopeUser, "alice", 5, 0)
+	b.wantStory(request.ID, "decision one=selected", "one success completed")
+}
+
+func TestStoreFailureRefusesTheCall(t *testing.T) {
+	b := newBenchOn(t, func(s ledger.Store) ledger.Store {
+		store := &failing{Store: s}
+		store.down.Store(true)
+		return store
+	}, nil)
+	contacted, err := b.serve(called(1000, "one"), nil)
+	var refusal *Error
+	if !errors.As(err, &refusal) || refusal.Code != CodeState || refusal.Details.Class != ClassUnavailable || len(contacted) != 0 {
+		t.Fatalf("contacted %v, %v", contacted, err)
+	}
+	if refusal.Message == "" || errors.Is(err, ledger.ErrUnavailable) && refusal.Message == errors.Unwrap(err).Error() {
+		t.Errorf("the store's own words are told: %q", refusal.Message)
+	}
+}
+
+func TestEqualDenialsAreCounted(t *testing.T) {
+	b := newBench(t, func(_ *Config, s *policy.Settings) { s.AllowedResidencies = &[]string{} })
+	for range 30 {
+		if _, err := b.router.Resolve(ctx, hosted("one")); err == nil {
+			t.Fatal("admitted")
+		}
+	}
+	b.flush()
+	records, err := b.ledger.Store().Tail(ctx, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	single, counted := 0, 0
+	for _, record := range records {
+		var event struct{ Result decisions.Result }
+		if err := json.Unmarshal(record.Body, &event); err != nil {
+			t.Fatal(err)
+		}
+		if event.Result.Count == 0 {
+			single++
+		}
+		counted += event.Result.Count
+	}
+	// A second may end in between, and another ten are recorded one by one.
+	if single+counted != 30 || single < denialsPerSecond || single > 2*denialsPerSecond {
+		t.Errorf("%d single records and %d counted, want 30 in all", single, counted)
+	}
+}
