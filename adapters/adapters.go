@@ -49,7 +49,7 @@ type Request struct {
 type Answer interface {
 	// Status is the HTTP status of the response, for the record.
 	Status() int
-	// Next returns the next event. After the last one it returns io.EOF if the protocol's terminal event was seen, and a
+	// Next returns the next event. After the last one it returns io.EOF itself if the protocol's terminal event was seen, and a
 	// [*Failure] otherwise. A returned event's bytes are valid until the next call.
 	Next() (Event, error)
 	// Close ends the exchange and frees its connection. It may be called at any time, more than once, and from another
@@ -84,6 +84,7 @@ type Event struct {
 	Relay []byte
 	// OutputBytes counts the bytes of text and tool arguments in this event, for an estimate where usage never arrives.
 	OutputBytes int
-	// Usage is what the provider has reported so far, nil if this event reports none. A later report replaces an earlier one.
+	// Usage is the provider's report of the whole call, nil if this event brings none. A later report replaces an earlier one.
+	// Counts of a call that is still under way, which some providers send with every chunk, are not passed on.
 	Usage *ledger.Usage
 }

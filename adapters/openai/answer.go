@@ -2,11 +2,11 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"sync"
 
 	"github.com/tidwall/gjson"
@@ -14,6 +14,7 @@ import (
 	"regent/adapters"
 	"regent/adapters/sse"
 	"regent/adapters/upstream"
+	"regent/ledger"
 )
 
 // answer is a response on its way: a stream of chunks, or one whole document.
@@ -27,9 +28,13 @@ type answer struct {
 
 	events *sse.Reader // nil for a whole answer
 	whole  []byte
-	// output says that content has come; done, that the terminal event has.
-	output, done bool
-	relay        []byte // reused for each event that is edited
+	// output says that content has come; finished, that a finish reason has.
+	output, finished bool
+	// pending is the last report of a stream whose call was still under way.
+	pending *ledger.Usage
+	ended   error  // what every further Next returns
+	data    []byte // reused for each event that is edited
+	relay   []byte // likewise
 }
 
 var _ adapters.Answer = (*answer)(nil)
@@ -59,8 +64,10 @@ func (a *answer) readWhole() *adapters.Failure {
 		failure := upstream.Failure(causeOr(a.ctx, err), true)
 		failure.Status = a.status
 		return failure
-	case len(a.whole) > upstream.BodyMax, !gjson.ValidBytes(a.whole), !root.Get("choices").IsArray(), isError(root):
+	case len(a.whole) > upstream.BodyMax, !gjson.ValidBytes(a.whole), !root.IsObject():
 		return &adapters.Failure{Reason: adapters.UpstreamError, Status: a.status, Accepted: true}
+	case isError(root), !root.Get("choices").IsArray():
+		return a.reported(root, adapters.UpstreamError)
 	}
 	return nil
 }
@@ -68,6 +75,12 @@ func (a *answer) readWhole() *adapters.Failure {
 func isError(root gjson.Result) bool {
 	reported := root.Get("error")
 	return reported.Exists() && reported.Type != gjson.Null
+}
+
+// reported is the failure that a success reports in its body.
+func (a *answer) reported(root gjson.Result, reason adapters.Reason) *adapters.Failure {
+	code := errorCode(root)
+	return &adapters.Failure{Reason: reasonOfCode(code, reason), Status: a.status, Code: code, Accepted: true}
 }
 
 // Status is the response's.
@@ -85,23 +98,36 @@ func (a *answer) Close() error {
 
 // Next returns the next event. See [adapters.Answer].
 func (a *answer) Next() (adapters.Event, error) {
-	if a.done {
-		return adapters.Event{}, io.EOF
+	if a.ended != nil {
+		return adapters.Event{}, a.ended
 	}
 	if a.events == nil {
+		a.ended = io.EOF
 		return a.nextWhole(), nil
 	}
+	event, err := a.next()
+	if err != nil {
+		a.ended = err
+		return adapters.Event{}, err
+	}
+	return event, nil
+}
+
+// next reads a stream's next event.
+func (a *answer) next() (adapters.Event, error) {
 	for {
 		raw, err := a.events.Next()
 		if err != nil {
 			return adapters.Event{}, a.broken(err)
 		}
-		if raw.Data == nil {
+		data := bytes.TrimSpace(raw.Data)
+		if len(data) == 0 {
 			continue // a comment: keeping the client's connection alive is not the provider's business
 		}
-		if bytes.Equal(raw.Data, terminal) {
-			a.done = true
-			return adapters.Event{Kind: adapters.Done, Relay: complete(raw)}, nil
+		raw = raw.WithoutMark()
+		if bytes.Equal(data, terminal) {
+			a.ended = io.EOF
+			return adapters.Event{Kind: adapters.Done, Relay: complete(raw), Usage: a.pending}, nil
 		}
 		return a.chunk(raw)
 	}
@@ -120,7 +146,11 @@ func complete(raw sse.Event) []byte {
 
 // broken is the failure of a stream that ends without its terminal event.
 func (a *answer) broken(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, sse.ErrFrame) {
+	switch {
+	case errors.Is(err, io.EOF): // which means an end that is complete, as this one is not
+		err = io.ErrUnexpectedEOF
+		fallthrough
+	case errors.Is(err, sse.ErrFrame):
 		return &adapters.Failure{Reason: adapters.StreamBroken, Status: a.status, Accepted: true, Cause: err}
 	}
 	failure := upstream.Failure(causeOr(a.ctx, err), true)
@@ -130,95 +160,130 @@ func (a *answer) broken(err error) error {
 
 // nextWhole is a whole answer as its one event.
 func (a *answer) nextWhole() adapters.Event {
-	a.done = true
 	root := gjson.ParseBytes(a.whole)
 	event := adapters.Event{Kind: adapters.Done, Usage: parseUsage(root.Get("usage"))}
 	root.Get("choices").ForEach(func(_, choice gjson.Result) bool {
-		event.OutputBytes += outputBytes(choice.Get("message"))
+		event.OutputBytes += readOutput(choice.Get("message")).bytes
 		return true
 	})
-	event.Relay = a.rename(nil, a.whole, root.Get("model"))
+	event.Relay, _ = a.shown(a.whole, root, false)
 	return event
-}
-
-// rename appends a document to dst with the public model's name in place of the provider's. Every other byte stays.
-func (a *answer) rename(dst, document []byte, model gjson.Result) []byte {
-	if model.Type != gjson.String || model.Index <= 0 || model.String() == a.request.PublicModel {
-		return append(dst, document...)
-	}
-	dst = append(dst, document[:model.Index]...)
-	dst = strconv.AppendQuote(dst, a.request.PublicModel) // a public id holds nothing that JSON and Go quote differently
-	return append(dst, document[model.Index+len(model.Raw):]...)
 }
 
 // chunk reads one chunk of a stream.
 func (a *answer) chunk(raw sse.Event) (adapters.Event, error) {
-	root := gjson.ParseBytes(raw.Data)
-	if !gjson.ValidBytes(raw.Data) || !root.IsObject() || isError(root) {
+	if !gjson.ValidBytes(raw.Data) {
 		return adapters.Event{}, &adapters.Failure{Reason: adapters.StreamBroken, Status: a.status, Accepted: true}
 	}
-	event := adapters.Event{Usage: parseUsage(root.Get("usage"))}
-	a.classify(&event, root)
-	event.Relay = a.edited(raw, root, event.Kind)
+	root := gjson.ParseBytes(raw.Data)
+	if !root.IsObject() || isError(root) || string(raw.Name) == "error" {
+		return adapters.Event{}, a.reported(root, adapters.StreamBroken)
+	}
+	choices, usage := root.Get("choices"), root.Get("usage")
+	usageOnly := usage.IsObject() && !choices.Get("0").Exists()
+	event := a.classify(choices, usageOnly)
+	a.pending = cmp.Or(parseUsage(usage), a.pending)
+	if a.finished || usageOnly && a.output {
+		event.Usage, a.pending = a.pending, nil
+	}
+	if dropUsage := usage.Exists() && !a.request.UsageWanted; !dropUsage || !usageOnly {
+		event.Relay = a.edited(raw, root, dropUsage)
+	}
 	return event, nil
 }
 
 // classify says what a chunk brings.
-func (a *answer) classify(event *adapters.Event, root gjson.Result) {
-	finished, toolCall := false, false
-	root.Get("choices").ForEach(func(_, choice gjson.Result) bool {
-		delta := choice.Get("delta")
-		event.OutputBytes += outputBytes(delta)
-		toolCall = toolCall || delta.Get("tool_calls.0").Exists() || delta.Get("function_call").IsObject()
-		finished = finished || choice.Get("finish_reason").Type == gjson.String
+func (a *answer) classify(choices gjson.Result, usageOnly bool) adapters.Event {
+	var event adapters.Event
+	var all output
+	choices.ForEach(func(_, choice gjson.Result) bool {
+		one := readOutput(choice.Get("delta"))
+		all.bytes += one.bytes
+		all.some, all.toolCall = all.some || one.some, all.toolCall || one.toolCall
+		a.finished = a.finished || choice.Get("finish_reason").Type == gjson.String
 		return true
 	})
+	event.OutputBytes = all.bytes
 	switch {
-	case toolCall:
+	case all.toolCall:
 		event.Kind = adapters.ToolCall
-	case event.OutputBytes > 0:
+	case all.some:
 		event.Kind = adapters.Content
-	case finished || a.output || event.Usage != nil:
+	case a.finished || a.output || usageOnly:
 		event.Kind = adapters.Closing
-	default:
-		event.Kind = adapters.Opening
 	}
 	a.output = a.output || event.Kind.IsOutput()
+	return event
 }
 
-// outputFields are the texts of a delta or a message that a model has made.
-var outputFields = []string{"content", "refusal", "reasoning_content", "reasoning", "function_call.name", "function_call.arguments", "audio.data", "audio.transcript"}
+// output is what a delta or a message brings.
+type output struct {
+	bytes          int // of text and tool arguments
+	some, toolCall bool
+}
 
-// outputBytes counts the bytes of text and tool arguments.
-func outputBytes(message gjson.Result) int {
-	n := 0
-	for _, field := range outputFields {
-		if value := message.Get(field); value.Type == gjson.String {
-			n += len(value.String())
+// readOutput reads a delta or a message. Whatever is not empty and not known to be none is output: a vendor's own kind of
+// reasoning must not be repeated from another source either.
+func readOutput(message gjson.Result) output {
+	var o output
+	message.ForEach(func(key, value gjson.Result) bool {
+		switch key.String() {
+		case "role":
+			return true
+		case "content", "refusal", "reasoning_content", "reasoning":
+			o.bytes += textBytes(value)
+		case "audio":
+			o.bytes += textBytes(value.Get("data")) + textBytes(value.Get("transcript"))
+		case "function_call":
+			o.bytes += callBytes(value)
+			o.toolCall = o.toolCall || isSome(value)
+		case "tool_calls":
+			value.ForEach(func(_, call gjson.Result) bool {
+				o.bytes += callBytes(call.Get("function")) + callBytes(call.Get("custom"))
+				return true
+			})
+			o.toolCall = o.toolCall || isSome(value)
 		}
+		o.some = o.some || isSome(value)
+		return true
+	})
+	return o
+}
+
+// isSome says whether a value is a text, a list or an object with something in it.
+func isSome(value gjson.Result) bool {
+	some := value.Type == gjson.String && value.Str != ""
+	if value.Type == gjson.JSON {
+		value.ForEach(func(_, _ gjson.Result) bool {
+			some = true
+			return false
+		})
 	}
-	message.Get("tool_calls").ForEach(func(_, call gjson.Result) bool {
-		n += len(call.Get("function.name").String()) + len(call.Get("function.arguments").String())
+	return some
+}
+
+// textBytes counts the bytes of a text, or of the texts of a list of parts.
+func textBytes(value gjson.Result) int {
+	if !value.IsArray() {
+		return len(value.Str)
+	}
+	n := 0
+	value.ForEach(func(_, part gjson.Result) bool {
+		n += len(part.Get("text").Str)
 		return true
 	})
 	return n
 }
 
-// edited is a chunk as the client gets it: with the public model's name, and without usage that the client did not ask for. The
-// bytes are the event's own where nothing had to be changed.
-func (a *answer) edited(raw sse.Event, root gjson.Result, kind adapters.Kind) []byte {
-	usage := root.Get("usage")
-	dropUsage := usage.Exists() && !a.request.UsageWanted
-	if dropUsage && kind == adapters.Closing && usage.IsObject() && root.Get("choices.#").Int() == 0 {
-		return nil // the chunk that brings nothing but usage
-	}
-	model := root.Get("model")
-	if !dropUsage && (model.Type != gjson.String || model.String() == a.request.PublicModel) {
+func callBytes(call gjson.Result) int {
+	return len(call.Get("name").Str) + len(call.Get("arguments").Str) + len(call.Get("input").Str)
+}
+
+// edited is a chunk as the client gets it. The bytes are the event's own where nothing has to be changed.
+func (a *answer) edited(raw sse.Event, root gjson.Result, dropUsage bool) []byte {
+	data, changed := a.shown(raw.Data, root, dropUsage)
+	if !changed {
 		return complete(raw)
-	}
-	data := a.rename(nil, raw.Data, model)
-	if dropUsage {
-		data = withoutMember(data, "usage")
 	}
 	a.relay = raw.AppendWithData(a.relay[:0], data)
 	if raw.Partial {
@@ -227,22 +292,27 @@ func (a *answer) edited(raw sse.Event, root gjson.Result, kind adapters.Kind) []
 	return a.relay
 }
 
-// withoutMember cuts a top-level member out of an object, with one of the commas beside it. Every other byte stays.
-func withoutMember(document []byte, name string) []byte {
-	from, to := -1, -1
-	gjson.ParseBytes(document).ForEach(func(key, value gjson.Result) bool {
-		if key.String() == name {
-			from, to = key.Index, value.Index+len(value.Raw)
+// shown is a document with the public model's name in place of the provider's, and without usage that the client did not ask
+// for. It is valid until the next call.
+func (a *answer) shown(document []byte, root gjson.Result, dropUsage bool) (shown []byte, changed bool) {
+	s := splicer{document: document, out: a.data[:0]}
+	root.ForEach(func(key, value gjson.Result) bool {
+		switch key.String() {
+		case "model":
+			if value.Type != gjson.Null && (value.Type != gjson.String || value.Str != a.request.PublicModel) {
+				s.replaceText(value, a.request.PublicModel)
+			}
+		case "usage":
+			if dropUsage {
+				s.cut(key, value)
+			}
 		}
-		return from < 0
+		return true
 	})
-	if from < 0 {
-		return document
+	if s.done == 0 {
+		return document, false
 	}
-	before, after := document[:from], document[to:]
-	if comma := bytes.TrimRight(before, " \t\r\n"); bytes.HasSuffix(comma, []byte(",")) {
-		return append(comma[:len(comma)-1:len(comma)-1], after...)
-	}
-	after = bytes.TrimPrefix(bytes.TrimLeft(after, " \t\r\n"), []byte(","))
-	return append(before[:from:from], after...)
+	s.copyTo(len(document))
+	a.data = s.out
+	return s.out, true
 }

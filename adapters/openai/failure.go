@@ -2,6 +2,7 @@ package openai
 
 import (
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -28,25 +29,33 @@ var knownCodes = map[string]bool{
 // refused turns a response that is no success into a failure. It reads the error's code and none of its text.
 func refused(response *http.Response) *adapters.Failure {
 	body, _ := io.ReadAll(io.LimitReader(response.Body, errorBytesMax)) // what was read is enough
+	code := errorCode(gjson.ParseBytes(body))
 	failure := &adapters.Failure{
-		Reason: reasonOf(response.StatusCode), Status: response.StatusCode, RetryAfter: retryAfter(response.Header),
-		Code: errorCode(body),
+		Reason: reasonOf(response.StatusCode), Status: response.StatusCode, RetryAfter: retryAfter(response.Header), Code: code,
 	}
-	switch {
-	case failure.Reason != adapters.InvalidRequest:
-	case failure.Code == "context_length_exceeded":
-		failure.Reason = adapters.ContextLength
-	case failure.Code == "content_policy_violation", failure.Code == "content_filter":
-		failure.Reason = adapters.ContentPolicy
+	if failure.Reason == adapters.InvalidRequest {
+		failure.Reason = reasonOfCode(code, failure.Reason)
 	}
 	return failure
 }
 
-func errorCode(body []byte) string {
-	if code := gjson.GetBytes(body, "error.code"); code.Type == gjson.String && knownCodes[code.String()] {
+// errorCode is the code of the error that a document reports, if a client may be shown it.
+func errorCode(root gjson.Result) string {
+	if code := root.Get("error.code"); code.Type == gjson.String && knownCodes[code.String()] {
 		return code.String()
 	}
 	return ""
+}
+
+// reasonOfCode is the reason that a code gives away, or else the given one.
+func reasonOfCode(code string, otherwise adapters.Reason) adapters.Reason {
+	switch code {
+	case "context_length_exceeded":
+		return adapters.ContextLength
+	case "content_policy_violation", "content_filter":
+		return adapters.ContentPolicy
+	}
+	return otherwise
 }
 
 func reasonOf(status int) adapters.Reason {
@@ -67,13 +76,24 @@ func reasonOf(status int) adapters.Reason {
 
 // retryAfter reads how long a provider asks to be left alone: milliseconds, seconds, or a date. What cannot be is 0.
 func retryAfter(header http.Header) time.Duration {
-	var wait time.Duration
-	if ms, err := strconv.ParseFloat(header.Get("Retry-After-Ms"), 64); err == nil && ms > 0 && ms < 1e12 {
-		wait = time.Duration(ms * float64(time.Millisecond))
-	} else if seconds, err := strconv.ParseFloat(header.Get("Retry-After"), 64); err == nil && seconds > 0 && seconds < 1e9 {
-		wait = time.Duration(seconds * float64(time.Second))
-	} else if date, err := http.ParseTime(header.Get("Retry-After")); err == nil {
-		wait = time.Until(date)
+	if wait := waitOf(header.Get("Retry-After-Ms"), time.Millisecond); wait > 0 {
+		return wait
 	}
-	return min(max(wait, 0), retryAfterMax)
+	text := header.Get("Retry-After")
+	if date, err := http.ParseTime(text); err == nil {
+		return min(max(time.Until(date), 0), retryAfterMax)
+	}
+	return waitOf(text, time.Second)
+}
+
+// waitOf reads a number of units. It is compared as a number, as it may be too large for a duration.
+func waitOf(text string, unit time.Duration) time.Duration {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n > 0) || math.IsInf(n, 0) {
+		return 0
+	}
+	if n >= float64(retryAfterMax/unit) {
+		return retryAfterMax
+	}
+	return time.Duration(n * float64(unit))
 }

@@ -8,13 +8,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
-	"github.com/tidwall/sjson"
 
 	"regent/adapters"
 	"regent/adapters/upstream"
@@ -55,8 +55,9 @@ func (p *Provider) Send(ctx context.Context, request adapters.Request) (adapters
 	ctx, end := context.WithCancelCause(ctx)
 	response, err := p.post(ctx, body, request.Stream)
 	if err != nil {
+		failure := upstream.Failure(causeOr(ctx, err), false)
 		end(nil)
-		return nil, upstream.Failure(causeOr(ctx, err), false)
+		return nil, failure
 	}
 	answer := &answer{
 		request: request, status: response.StatusCode, ctx: ctx, end: end,
@@ -97,28 +98,71 @@ func causeOr(ctx context.Context, err error) error {
 	return err
 }
 
-// edit changes what the request names in the body and leaves every other byte alone.
-func edit(request adapters.Request) (body []byte, err error) {
-	body, err = sjson.SetBytes(bytes.Clone(request.Body), "model", request.Model)
-	if err != nil {
-		return nil, fmt.Errorf("openai: setting the model: %w", err)
+// edit changes what the request names in the body and leaves every other byte alone. A field that is stripped is not set either.
+func edit(request adapters.Request) ([]byte, error) {
+	root := gjson.ParseBytes(request.Body)
+	if !root.IsObject() || !gjson.ValidBytes(request.Body) {
+		return nil, errors.New("openai: the body is not a JSON object")
 	}
+	s := &splicer{document: request.Body, out: make([]byte, 0, len(request.Body)+editRoom)}
+	missing := map[string]string{"model": string(gjson.AppendJSONString(nil, request.Model))}
 	if request.Stream {
-		if options := gjson.GetBytes(body, "stream_options"); options.Type == gjson.Null && options.Exists() {
-			body, err = sjson.SetRawBytes(body, "stream_options", []byte(`{"include_usage":true}`))
-		} else {
-			body, err = sjson.SetBytes(body, "stream_options.include_usage", true)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("openai: asking for usage: %w", err)
-		}
+		missing["stream_options"] = wantUsage
 	}
-	for _, field := range request.Strip {
-		if body, err = sjson.DeleteBytes(body, field); err != nil {
-			return nil, fmt.Errorf("openai: stripping a field: %w", err)
-		}
+	for _, name := range request.Strip {
+		delete(missing, name)
 	}
-	return body, nil
+	var err error
+	root.ForEach(func(key, value gjson.Result) bool {
+		name := key.String()
+		switch {
+		case slices.Contains(request.Strip, name):
+			s.cut(key, value)
+		case name == "model":
+			s.replaceText(value, request.Model)
+		case name == "stream_options" && request.Stream:
+			err = askForUsage(s, value)
+		}
+		delete(missing, name)
+		return err == nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	end := bytes.LastIndexByte(request.Body, '}')
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		s.add(end, name, missing[name])
+	}
+	s.copyTo(len(request.Body))
+	return s.out, nil
+}
+
+const (
+	editRoom  = 128 // for a longer model name and the wish for usage
+	wantUsage = `{"include_usage":true}`
+)
+
+// askForUsage sets include_usage in the stream's options, wherever it stands: of a repeated key each reader sees another.
+func askForUsage(s *splicer, options gjson.Result) error {
+	switch {
+	case options.Type == gjson.Null:
+		s.replace(options, wantUsage)
+		return nil
+	case !options.IsObject():
+		return errors.New("openai: stream_options is not an object")
+	}
+	found := false
+	options.ForEach(func(key, value gjson.Result) bool {
+		if key.String() == "include_usage" {
+			s.replace(value, "true")
+			found = true
+		}
+		return true
+	})
+	if !found {
+		s.add(options.Index+len(options.Raw)-1, "include_usage", "true")
+	}
+	return nil
 }
 
 // routingFields are the top-level fields by which a request can choose where OpenRouter sends it.

@@ -73,6 +73,16 @@ func (e Event) AppendWithData(dst, data []byte) []byte {
 	return dst
 }
 
+// WithoutMark is the event without the byte order mark that the input began with. Whoever puts anything before the event in a
+// stream of its own must take it off, as it would no longer stand at a beginning and would hide the event's first line.
+func (e Event) WithoutMark() Event {
+	if e.marked {
+		e.Raw, e.marked = e.Raw[len(byteOrderMark):], false
+		e.offset -= min(e.offset+1, len(byteOrderMark))
+	}
+	return e
+}
+
 func appendLines(dst, data, end []byte) []byte {
 	if len(end) == 0 {
 		end = []byte("\n")

@@ -65,10 +65,15 @@ func New(config Config) *http.Client {
 var ErrAddress = errors.New("the upstream's address is not allowed")
 
 // never are reached under no setting: link-local ranges, and where clouds keep their metadata and credentials.
-var never = prefixes("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32", "168.63.129.16/32")
+var never = prefixes("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "fd20:ce::/32", "fd00:42::42/128", "100.100.100.200/32",
+	"168.63.129.16/32", "192.0.0.192/32")
 
 // private need an administrator's leave, besides what netip knows as loopback and private.
-var private = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "::/128", "2001:db8::/32")
+var private = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15",
+	"198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "2001::/23", "2001:db8::/32", "3fff::/20")
+
+// global holds all of IPv6 that is public, but for what is translated to IPv4 and judged by that.
+var global = netip.MustParsePrefix("2000::/3")
 
 func prefixes(texts ...string) []netip.Prefix {
 	parsed := make([]netip.Prefix, 0, len(texts))
@@ -89,7 +94,7 @@ func check(address string, allowPrivate bool) error {
 		case contains(never, ip), ip.IsLinkLocalUnicast(), ip.IsMulticast():
 			return fmt.Errorf("%w: %s is link-local, multicast or a metadata service", ErrAddress, ip)
 		case allowPrivate:
-		case ip.IsLoopback(), ip.IsPrivate(), ip.IsUnspecified(), contains(private, ip):
+		case ip.IsLoopback(), ip.IsPrivate(), contains(private, ip), ip.Is6() && !global.Contains(ip) && !nat64.Contains(ip):
 			return fmt.Errorf("%w: %s is not a public address (allow_private on the connection accepts it)", ErrAddress, ip)
 		}
 	}
@@ -106,8 +111,10 @@ func contains(ranges []netip.Prefix, ip netip.Addr) bool {
 }
 
 var (
-	nat64     = netip.MustParsePrefix("64:ff9b::/96")
-	sixToFour = netip.MustParsePrefix("2002::/16")
+	compatible = netip.MustParsePrefix("::/96")
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")
+	nat64Local = netip.MustParsePrefix("64:ff9b:1::/48")
+	sixToFour  = netip.MustParsePrefix("2002::/16")
 )
 
 // embedded lists an address and the IPv4 address that it carries, if it carries one.
@@ -115,9 +122,10 @@ func embedded(ip netip.Addr) []netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	bytes := ip.As16()
 	switch {
-	case ip.Is6() && nat64.Contains(ip):
+	case ip.Is4(), ip.IsLoopback(), ip.IsUnspecified():
+	case compatible.Contains(ip), nat64.Contains(ip), nat64Local.Contains(ip):
 		return []netip.Addr{ip, netip.AddrFrom4([4]byte(bytes[12:16]))}
-	case ip.Is6() && sixToFour.Contains(ip):
+	case sixToFour.Contains(ip):
 		return []netip.Addr{ip, netip.AddrFrom4([4]byte(bytes[2:6]))}
 	}
 	return []netip.Addr{ip}
@@ -154,24 +162,23 @@ var errIdle = errors.New("nothing arrived in time")
 type Body struct {
 	body  io.ReadCloser
 	timer *time.Timer
-	idle  time.Duration
 }
 
-// NewBody wraps a body. end is called, from another goroutine, when it has been silent for too long: it must make reads of the
-// body fail, as cancelling the request's context does.
+// NewBody wraps a body. end is called, from another goroutine, when a read has been waiting for too long: it must make reads of
+// the body fail, as cancelling the request's context does.
 func NewBody(body io.ReadCloser, end func(error)) *Body {
-	return &Body{body: body, idle: bodyIdle, timer: time.AfterFunc(bodyIdle, func() { end(errIdle) })}
+	timer := time.AfterFunc(bodyIdle, func() { end(errIdle) })
+	timer.Stop()
+	return &Body{body: body, timer: timer}
 }
 
-// Read reads on.
+// Read reads on. Only its own waiting counts: a client that takes its time is not the provider's silence, and a body that is
+// not read any more keeps no timer.
 func (b *Body) Read(p []byte) (int, error) {
-	n, err := b.body.Read(p)
-	b.timer.Reset(b.idle)
-	return n, err
+	b.timer.Reset(bodyIdle)
+	defer b.timer.Stop()
+	return b.body.Read(p)
 }
 
 // Close ends the body.
-func (b *Body) Close() error {
-	b.timer.Stop()
-	return b.body.Close()
-}
+func (b *Body) Close() error { return b.body.Close() }

@@ -146,7 +146,7 @@ func (a *attempt) run(ctx context.Context) {
 	for {
 		event, err := answer.Next()
 		if err != nil {
-			if !errors.Is(err, io.EOF) {
+			if err != io.EOF { // a failure may wrap one
 				a.outcome.Err = err
 			}
 			break
