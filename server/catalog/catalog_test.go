@@ -1,0 +1,181 @@
+package catalog
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"regent/ledger"
+)
+
+func noEnv(string) (string, bool) { return "", false }
+
+const token = "gwi_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+const good = `inference: {enabled: true}
+connections:
+  - {id: one, provider: p, adapter: openai, base_url: "https://example.com/v1", credential: "env:KEY"}
+models:
+  - id: m
+    modalities: {image: 1000}
+    access: {users: [alice]}
+    sources: [{id: s, connection: one, model: up, residency: eu, price: {input: "1", output: "2"}}]
+groups:
+  - {id: g, features: ["feat:ai:use"]}
+users:
+  - {id: alice, groups: [g], tokens: [{name: t, token: HASH}], limits: {tokens: {max: "100", window: 1h}}}
+  - {id: bob, disabled: true, tokens: [{name: t, token: "0000000000000000000000000000000000000000000000000000000000000000"}]}
+limits:
+  user: {tokens: {max: "1000"}, usd: {max: "1"}}
+`
+
+func hashed(text string) string {
+	hash := sha256.Sum256([]byte(token))
+	return strings.Replace(text, "HASH", hex.EncodeToString(hash[:]), 1)
+}
+
+func TestParse(t *testing.T) {
+	c, err := Parse("c.yaml", []byte(hashed(good)), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := c.Authenticate(token)
+	if found == nil || found.User.ID != "alice" || found.Name != "t" {
+		t.Fatalf("authenticated %+v", found)
+	}
+	if c.Authenticate(token[:len(token)-1]+"0") != nil || c.Authenticate("") != nil {
+		t.Error("another token is somebody's")
+	}
+	if c.Connections["one"].State != Pending {
+		t.Error("a connection without its credential is authorised")
+	}
+	tokens := found.User.Limits[ledger.Tokens]
+	if len(tokens) != 2 || tokens[0].Max != 1000 || tokens[1] != (ledger.Limit{Window: ledger.Fixed{Length: time.Hour}, Max: 100}) {
+		t.Errorf("limits: %+v", tokens)
+	}
+	if _, open := found.User.Limits[ledger.USD]; open {
+		t.Error("a unit that the user's own limits leave out is open")
+	}
+	candidates := c.Models["m"].Candidates(&Cooling{}, true)
+	if len(candidates) != 1 || !candidates[0].Priced || *candidates[0].Residency != "eu" || candidates[0].OpenRouterRouting ||
+		len(candidates[0].Modalities) != 1 || candidates[0].Price.Output != 2_000_000 {
+		t.Errorf("candidates: %+v", candidates)
+	}
+	if access := c.Settings.Access.Models["m"]; access.Everyone || len(access.Users) != 1 {
+		t.Errorf("access: %+v", access)
+	}
+}
+
+// TestParseRefuses changes one thing in a good file: each is refused, with the line and the words that help.
+func TestParseRefuses(t *testing.T) {
+	for name, test := range map[string]struct{ from, to, want string }{
+		"an unknown key":              {"models:", "model:", "c.yaml:4: unknown key model"},
+		"an unknown key deep inside":  {"residency: eu", "residence: eu", "c.yaml:8: unknown key residence"},
+		"a key twice":                 {"limits:\n", "groups: []\nlimits:\n", "already"},
+		"a wrong type":                {"{enabled: true}", "{enabled: perhaps}", "c.yaml:1: a value of the wrong type: perhaps (str)"},
+		"two documents":               {"limits:\n", "---\nlimits:\n", "one YAML document"},
+		"an unknown adapter":          {"adapter: openai", "adapter: soap", "c.yaml:3: connection \"one\": unknown adapter \"soap\""},
+		"a secret":                    {"\"env:KEY\"", "sk-123", "c.yaml:3: connection \"one\": a credential must be env:NAME"},
+		"a URL with a user":           {"https://example.com/v1", "https://me:pw@example.com/v1", "c.yaml:3: "},
+		"a file as URL":               {"https://example.com/v1", "file:///etc/passwd", "c.yaml:3: "},
+		"no access":                   {"    access: {users: [alice]}\n", "", "c.yaml:5: model \"m\": access must be written"},
+		"access of nobody known":      {"users: [alice]", "users: [eve]", "c.yaml:7: model \"m\": unknown user \"eve\""},
+		"an upper-case model":         {"id: m\n", "id: M\n", "c.yaml:5: model id \"M\""},
+		"half a price":                {", output: \"2\"", "", "c.yaml:8: source \"s\": price: not a price: input and output"},
+		"a negative price":            {"input: \"1\"", "input: \"-1\"", "c.yaml:8: "},
+		"an unknown connection":       {"connection: one", "connection: two", "c.yaml:8: source \"s\": unknown connection"},
+		"an unknown group":            {"groups: [g]", "groups: [h]", "c.yaml:12: user \"alice\": unknown group"},
+		"an unknown feature":          {"feat:ai:use", "feat:everything", "c.yaml:10: unknown feature"},
+		"a token in clear":            {"HASH", token, "c.yaml:12: user \"alice\": a token is given by its SHA-256"},
+		"a limit that is no number":   {"max: \"1000\"", "max: \"NaN\"", "c.yaml:15: a limit in tokens"},
+		"a negative limit":            {"usd: {max: \"1\"}", "usd: {max: \"-1\"}", "c.yaml:15: a limit in usd"},
+		"a window of 0":               {"window: 1h", "window: 0s", "c.yaml:12: a limit in tokens: window"},
+		"a window beyond a month":     {"window: 1h", "window: 800h", "c.yaml:12: a limit in tokens: window"},
+		"a modality that is none":     {"image: 1000", "smell: 1000", "c.yaml:6: model \"m\": modalities"},
+		"the same user twice":         {"id: bob", "id: alice", "c.yaml:13: user \"alice\" is defined twice"},
+		"the same token for two":      {"\"0000000000000000000000000000000000000000000000000000000000000000\"", "HASH2", "the token is user \"alice\"'s already"},
+		"an id that no URL can hold":  {"id: g,", "id: \"a b\",", "c.yaml:10: group id"},
+		"settlement that is no words": {"limits:\n", "policy: {settings: {settlement: {interrupted: free}}}\nlimits:\n", "settlement.interrupted must be"},
+		"a sink without a name":       {"limits:\n", "decisions: {sinks: [{stdout: true}]}\nlimits:\n", "a sink needs a name"},
+	} {
+		if !strings.Contains(good, test.from) {
+			t.Fatalf("%s: %q is not in the good file", name, test.from)
+		}
+		text := hashed(strings.Replace(good, test.from, test.to, 1))
+		hash := sha256.Sum256([]byte(token))
+		text = strings.Replace(text, "HASH2", hex.EncodeToString(hash[:]), 1)
+		_, err := Parse("c.yaml", []byte(text), noEnv)
+		var e *Error
+		if !errors.As(err, &e) || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v, want %q", name, err, test.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "pw@") || err != nil && strings.Contains(err.Error(), "catalog.") {
+			t.Errorf("%s: the message tells too much: %v", name, err)
+		}
+	}
+}
+
+func TestDemo(t *testing.T) {
+	c, err := Parse("demo.yaml", demo, func(name string) (string, bool) { return token, name == "REGENT_DEMO_TOKEN" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.InferenceEnabled || c.Authenticate(token) == nil || len(c.Models["demo/failover"].Sources) != 2 || len(c.RequiredRules) != 7 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestLiveKeepsTheLastGoodFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(hashed(good))
+	changes := 0
+	live, err := Open(path, noEnv, func(*Catalogue) { changes++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := live.Current()
+	live.look()
+	write("nonsense: 1")
+	live.look()
+	if live.Current() != first || live.Err() == nil || changes != 1 {
+		t.Errorf("changes %d, err %v", changes, live.Err())
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	live.look()
+	if live.Current() != first || live.Err() == nil {
+		t.Error("a missing file replaced the catalogue")
+	}
+	write(hashed(good))
+	live.look()
+	if live.Current() == first || live.Err() != nil || changes != 2 {
+		t.Errorf("changes %d, err %v", changes, live.Err())
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(good))
+	f.Add(demo)
+	f.Add([]byte("users: [{id: a, tokens: [{name: t, token: env:X}]}]"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := Parse("c.yaml", text, func(string) (string, bool) { return token, true })
+		var e *Error
+		if err != nil && !errors.As(err, &e) {
+			t.Fatalf("an error without a place: %v", err)
+		}
+		if err == nil && c == nil {
+			t.Fatal("neither a catalogue nor an error")
+		}
+	})
+}
