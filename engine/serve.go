@@ -108,6 +108,7 @@ func (w *walk) failOver(last *attempted) {
 		Ending:      ledger.Ending{Hold: hold.ID, Token: hold.Token, Outcome: last.recorded},
 		Consumption: last.consumption,
 	}
+	w.replaced = &last.settlement
 	candidate := last.grant.Candidate
 	w.steps = append(w.steps, step{candidate: candidate, outcome: Failed, reason: last.recorded.Reason})
 	w.attempts = append(w.attempts, policy.Attempt{Source: candidate.Source, Provider: candidate.Provider, Reason: last.recorded.Reason})

@@ -92,8 +92,8 @@ func TestServeFailsOver(t *testing.T) {
 		b.wantStory(request.ID, "decision one=selected two=not_reached three=not_reached", "one error ",
 			"decision one=failed two=selected three=not_reached", "two success completed")
 		b.wantBalance(ledger.ScopeUser, "alice", 5, 0)
-		if len(b.settlements) != 1 {
-			t.Errorf("%s: %d settlements told, want the last attempt's", reason, len(b.settlements))
+		if len(b.settlements) != 2 || !b.settlements[0].BudgetReleased || b.settlements[1].Charge.Tokens != 5 {
+			t.Errorf("%s: settlements told: %+v, want one of each attempt", reason, b.settlements)
 		}
 	}
 }
@@ -125,6 +125,9 @@ func TestServeNeverFailsOver(t *testing.T) {
 		}
 		if report.State == ledger.Held || len(report.Attempts) != 1 {
 			t.Errorf("%s: state %s, %d attempts", name, report.State, len(report.Attempts))
+		}
+		if len(b.settlements) != 1 {
+			t.Errorf("%s: %d settlements told, want 1", name, len(b.settlements))
 		}
 		if _, held := b.balance(ledger.ScopeUser, "alice"); held != 0 {
 			t.Errorf("%s: %d still held", name, held)
