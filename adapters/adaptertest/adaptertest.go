@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +27,7 @@ const (
 // Run runs the suite. newProvider makes the adapter for a provider at a base URL, with a credential.
 func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapters.Provider) {
 	start := func(t *testing.T, script string) (*fake.Server, adapters.Provider) {
+		t.Helper()
 		server, err := fake.Start(fake.Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -37,7 +40,13 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 		server.SetScript(model, steps)
 		return server, newProvider(t, server.URL(), key)
 	}
-	t.Run("a stream is relayed and its usage read", func(t *testing.T) {
+	run := func(name string, test func(t *testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			NoLeaks(t)
+			test(t)
+		})
+	}
+	run("a stream is relayed and its usage read", func(t *testing.T) {
 		server, provider := start(t, `{"text": ["Hel", "lo"]}`)
 		text, usage, output, err := read(provider, request(true))
 		if err != nil || output != 5 || usage == nil || *usage != (ledger.Usage{UncachedInput: 4, Output: 2}) {
@@ -48,7 +57,7 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 		}
 		wantOne(t, server)
 	})
-	t.Run("bytes split anywhere are the same stream", func(t *testing.T) {
+	run("bytes split anywhere are the same stream", func(t *testing.T) {
 		_, whole := start(t, `{"text": ["Grüße ", "€"]}`)
 		want, _, _, err := read(whole, request(true))
 		if err != nil {
@@ -61,7 +70,7 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 			}
 		}
 	})
-	t.Run("a whole answer is one event", func(t *testing.T) {
+	run("a whole answer is one event", func(t *testing.T) {
 		server, provider := start(t, `{"text": ["Hello"]}`)
 		text, usage, output, err := read(provider, request(false))
 		if err != nil || output != 5 || usage == nil || *usage != (ledger.Usage{UncachedInput: 4, Output: 1}) || !strings.Contains(text, "public/name") {
@@ -69,7 +78,7 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 		}
 		wantOne(t, server)
 	})
-	t.Run("usage that cannot be true is none", func(t *testing.T) {
+	run("usage that cannot be true is none", func(t *testing.T) {
 		for _, usage := range []string{`{"prompt_tokens":-1,"completion_tokens":1}`, `{"prompt_tokens":1e300,"completion_tokens":1}`, `"12"`, `null`} {
 			_, provider := start(t, `{"usage": `+usage+`}`)
 			if _, got, _, err := read(provider, request(true)); err != nil || got != nil {
@@ -77,9 +86,15 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 			}
 		}
 	})
-	t.Run("refusals are classified and tell nothing", func(t *testing.T) { refusals(t, start) })
-	t.Run("breaks are failures", func(t *testing.T) { breaks(t, start) })
-	t.Run("an exchange can be ended", func(t *testing.T) { ends(t, start) })
+	run("refusals are classified and tell nothing", func(t *testing.T) { refusals(t, start) })
+	run("breaks are failures", func(t *testing.T) { breaks(t, start) })
+	run("what cannot be reached is said so", func(t *testing.T) { unreachable(t, start) })
+	run("an end is final", func(t *testing.T) { final(t, start) })
+	run("a call is one request on a connection that is used again", func(t *testing.T) { reuses(t, start) })
+	run("a call that waits for its header can be ended", func(t *testing.T) { endsEarly(t, start) })
+	run("an exchange can be ended", func(t *testing.T) { ends(t, start) })
+	run("an answer can be closed from everywhere at once", func(t *testing.T) { closesEverywhere(t, start) })
+	run("calls side by side do not mix", func(t *testing.T) { parallel(t, start) })
 }
 
 type starter func(t *testing.T, script string) (*fake.Server, adapters.Provider)
@@ -172,6 +187,19 @@ func breaks(t *testing.T, start starter) {
 		}
 		wantOne(t, server)
 	}
+	for script, want := range map[string]adapters.Reason{
+		`{"break": "before_header"}`:     adapters.Connection,
+		`{"break": "before_first_byte"}`: adapters.StreamBroken,
+		`{"break": "after_opening"}`:     adapters.StreamBroken,
+		`{"break": "after_first_delta"}`: adapters.StreamBroken,
+	} {
+		server, provider := start(t, script)
+		_, _, _, err := read(provider, request(false))
+		if failure := asFailure(err); failure == nil || failure.Reason != want || failure.Accepted != (want != adapters.Connection) {
+			t.Errorf("%s, not streamed: got %v, want %s", script, err, want)
+		}
+		wantOne(t, server)
+	}
 	for _, script := range []string{`{"raw": "<html>", "content_type": "text/html"}`, `{"raw": "{\"error\":{}}", "content_type": "application/json"}`} {
 		_, provider := start(t, script)
 		var failure *adapters.Failure
@@ -196,14 +224,6 @@ func ends(t *testing.T, start starter) {
 		}
 		return answer
 	}
-	waitClosed := func(what string) {
-		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); server.Seen(model).Open > 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: the provider's call is still open", what)
-			}
-		}
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	answer := open(ctx)
@@ -212,14 +232,183 @@ func ends(t *testing.T, start starter) {
 		t.Errorf("after its context ended, Next says %v", err)
 	}
 	_ = answer.Close()
-	waitClosed("a context that ends")
+	waitClosed(t, server)
 	answer = open(context.Background())
 	time.AfterFunc(20*time.Millisecond, func() { _ = answer.Close() })
 	if _, err := answer.Next(); err == nil || err == io.EOF {
 		t.Errorf("after Close, Next says %v", err)
 	}
-	waitClosed("Close")
+	waitClosed(t, server)
 	if err := answer.Close(); err != nil {
 		t.Errorf("a second Close: %v", err)
 	}
+}
+
+func asFailure(err error) *adapters.Failure {
+	var failure *adapters.Failure
+	errors.As(err, &failure)
+	return failure
+}
+
+func unreachable(t *testing.T, start starter) {
+	server, provider := start(t, `{}`)
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, _, _, err := read(provider, request(true))
+	failure := asFailure(err)
+	if failure == nil || failure.Reason != adapters.Connection || failure.Accepted || failure.Status != 0 {
+		t.Fatalf("got %v", err)
+	}
+	if errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "127.0.0.1") {
+		t.Errorf("nobody cancelled the call and nobody should see its address: %v", err)
+	}
+}
+
+// final reads on after the end: neither a failure nor the terminal event may be followed by anything.
+func final(t *testing.T, start starter) {
+	for script, complete := range map[string]bool{
+		`{}`: true, `{"omit_done": true}`: false, `{"break": "after_first_delta"}`: false,
+		`{"raw": "data: {\"error\":{}}\n\ndata: {\"choices\":[]}\n\ndata: [DONE]\n\n", "content_type": "text/event-stream"}`: false,
+		`{"raw": "data: [DONE]\n\ndata: {\"choices\":[]}\n\n", "content_type": "text/event-stream"}`:                         true,
+	} {
+		_, provider := start(t, script)
+		answer, err := provider.Send(t.Context(), request(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = answer.Next()
+		}
+		for range 3 {
+			event, again := answer.Next()
+			if again != err || (err == io.EOF) != complete || len(event.Relay) > 0 {
+				t.Errorf("%s: after %v came %q, %v", script, err, event.Relay, again)
+			}
+		}
+		_ = answer.Close()
+	}
+}
+
+// reuses breaks a connection that has served a call before, which is where clients are tempted to send again.
+func reuses(t *testing.T, start starter) {
+	server, provider := start(t, `[{}, {}, {"break": "before_header"}]`)
+	for range 2 {
+		if _, _, _, err := read(provider, request(true)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, _, err := read(provider, request(true))
+	if failure := asFailure(err); failure == nil || failure.Reason != adapters.Connection {
+		t.Errorf("got %v", err)
+	}
+	if n := server.Seen(model).Requests; n != 3 {
+		t.Errorf("the provider saw %d requests, want 3", n)
+	}
+	if n := server.Connections(); n != 1 {
+		t.Errorf("the calls took %d connections, want 1", n)
+	}
+}
+
+func endsEarly(t *testing.T, start starter) {
+	for _, stream := range []bool{true, false} {
+		server, provider := start(t, `{"hold": true}`)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(20*time.Millisecond, cancel)
+		_, err := provider.Send(ctx, request(stream))
+		if failure := asFailure(err); failure == nil || failure.Accepted || !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: got %v", err)
+		}
+		late, end := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer end()
+		_, err = provider.Send(late, request(stream))
+		if failure := asFailure(err); failure == nil || failure.Reason != adapters.Timeout {
+			t.Errorf("out of time: got %v", err)
+		}
+		waitClosed(t, server)
+	}
+}
+
+func closesEverywhere(t *testing.T, start starter) {
+	server, provider := start(t, `{"chunk_ms": 1, "text": ["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p"]}`)
+	for i := range 20 {
+		answer, err := provider.Send(t.Context(), request(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var closing sync.WaitGroup
+		for range 3 {
+			closing.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				_ = answer.Close()
+			})
+		}
+		for err == nil {
+			_, err = answer.Next()
+		}
+		if err != io.EOF && asFailure(err) == nil {
+			t.Errorf("got %v", err)
+		}
+		closing.Wait()
+	}
+	waitClosed(t, server)
+}
+
+func parallel(t *testing.T, start starter) {
+	server, provider := start(t, `{"split": 50}`)
+	const calls = 64
+	want, _, _, err := read(provider, request(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reading sync.WaitGroup
+	for range calls - 1 {
+		reading.Go(func() {
+			if got, usage, _, err := read(provider, request(true)); err != nil || got != want || usage == nil {
+				t.Errorf("got %q, %+v, %v", got, usage, err)
+			}
+		})
+	}
+	reading.Wait()
+	if n := server.Seen(model).Requests; n != calls {
+		t.Errorf("the provider saw %d requests, want %d", n, calls)
+	}
+}
+
+// waitClosed waits until the provider has no call open.
+func waitClosed(t *testing.T, server *fake.Server) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); server.Seen(model).Open > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the provider's call is still open")
+		}
+	}
+}
+
+// NoLeaks fails a test that leaves an exchange behind: a goroutine of an adapter, or of a connection in use or kept. It is to be
+// called first, as it looks when all that the test has opened was closed.
+func NoLeaks(t *testing.T) {
+	t.Cleanup(func() {
+		var left []string
+		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if left = exchanges(); len(left) == 0 {
+				return
+			}
+		}
+		t.Errorf("%d goroutines are left, the first:\n%s", len(left), left[0])
+	})
+}
+
+// exchanges lists the goroutines that are part of an exchange.
+func exchanges() []string {
+	stacks := make([]byte, 8<<20) // some 4,000 goroutines
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	var found []string
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		ours := strings.Contains(stack, "regent/adapters/") || strings.Contains(stack, "net/http.(*persistConn)")
+		if ours && !strings.Contains(stack, "testing.tRunner") && !strings.Contains(stack, "testing.(*T)") {
+			found = append(found, stack)
+		}
+	}
+	return found
 }

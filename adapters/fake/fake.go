@@ -80,7 +80,7 @@ func (s *Server) Close() error {
 	return s.http.Close()
 }
 
-// SetScript sets how a model behaves from the next call on.
+// SetScript sets how a model behaves from the next call on. An empty script takes the last one back.
 func (s *Server) SetScript(model string, script Script) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ type chatRequest struct {
 			Name       string `json:"name"`
 			Parameters struct {
 				Properties map[string]struct {
-					Type string `json:"type"`
+					Type any `json:"type"` // a list of names, too, in JSON schema
 				} `json:"properties"`
 			} `json:"parameters"`
 		} `json:"function"`
@@ -150,16 +150,12 @@ func (s *Server) begin(r *http.Request, body []byte, model string) (step Step, r
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	seen := s.model(model)
-	script := s.scripts[model]
-	if script == nil {
-		script = demoScripts[model]
+	script, at := s.scripts[model], seen.Requests
+	if demo := demoScripts[model]; len(script) == 0 && len(demo) > 0 {
+		script, at = demo, at%len(demo) // the demo's models go round
 	}
-	if script == nil {
+	if len(script) == 0 {
 		script = Script{{Status: http.StatusNotFound, Code: "model_not_found"}}
-	}
-	at := seen.Requests
-	if demo := demoScripts[model]; s.scripts[model] == nil && demo != nil {
-		at %= len(demo) // the demo's models go round
 	}
 	seen.Requests++
 	seen.Open++
@@ -310,9 +306,6 @@ func (c *call) usage() json.RawMessage {
 }
 
 func (c *call) whole() error {
-	if c.step.Break != "" {
-		return errBreak
-	}
 	message := map[string]any{"role": "assistant", "content": strings.Join(c.step.text(), "")}
 	finish := "stop"
 	if name, arguments, ok := c.toolCall(); ok {
@@ -331,16 +324,29 @@ func (c *call) whole() error {
 		return err
 	}
 	c.w.Header().Set("Content-Type", "application/json")
-	return c.send(text)
+	switch c.step.Break {
+	case "":
+		return c.send(text)
+	case BreakBeforeBody:
+		return c.breakAfterHeader()
+	}
+	if err := c.send(text[:len(text)/2]); err != nil {
+		return err
+	}
+	return errBreak
+}
+
+func (c *call) breakAfterHeader() error {
+	c.w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(c.w).Flush() // the connection is broken next
+	return errBreak
 }
 
 // stream sends a chunk a delta.
 func (c *call) stream() error {
 	c.w.Header().Set("Content-Type", "text/event-stream")
 	if c.step.Break == BreakBeforeBody {
-		c.w.WriteHeader(http.StatusOK)
-		_ = http.NewResponseController(c.w).Flush() // the connection is broken next
-		return errBreak
+		return c.breakAfterHeader()
 	}
 	if err := c.chunk(map[string]any{"role": "assistant", "content": ""}, nil); err != nil {
 		return err
@@ -367,40 +373,49 @@ func (c *call) stream() error {
 	return c.event("[DONE]")
 }
 
-// deltas sends the answer's text, or its tool call.
+// deltas sends the answer's deltas, and does what the script wants after them.
 func (c *call) deltas() (finish string, err error) {
-	if name, arguments, ok := c.toolCall(); ok {
-		first := map[string]any{"index": 0, "id": "call_1", "type": "function", "function": map[string]any{"name": name, "arguments": ""}}
-		rest := map[string]any{"index": 0, "function": map[string]any{"arguments": arguments}}
-		for _, part := range []any{first, rest} {
-			if err := c.chunk(map[string]any{"tool_calls": []any{part}}, nil); err != nil {
-				return "", err
-			}
-		}
-		return "tool_calls", nil
-	}
-	for i, text := range c.step.text() {
+	deltas, finish := c.answer()
+	for i, delta := range deltas {
 		if err := c.pause(millis(c.step.ChunkMillis)); err != nil {
 			return "", err
 		}
-		if err := c.chunk(map[string]any{"content": text}, nil); err != nil {
+		if err := c.chunk(delta, nil); err != nil {
 			return "", err
 		}
-		switch {
-		case c.step.Break == BreakAfterDelta:
-			return "", errBreak
-		case c.step.ErrorAfter == i+1:
-			if err := c.event(`{"error":{"message":"scripted failure","type":"server_error","code":"server_error"}}`); err != nil {
-				return "", err
-			}
-			return "", errBreak
-		case c.step.HoldAfterDelta && i == 0:
-			if err := c.held(); err != nil {
-				return "", err
-			}
+		if err := c.afterDelta(i + 1); err != nil {
+			return "", err
 		}
 	}
-	return "stop", nil
+	return finish, nil
+}
+
+// answer is the answer's text, or its tool call in two parts.
+func (c *call) answer() (deltas []map[string]any, finish string) {
+	if name, arguments, ok := c.toolCall(); ok {
+		first := map[string]any{"index": 0, "id": "call_1", "type": "function", "function": map[string]any{"name": name, "arguments": ""}}
+		rest := map[string]any{"index": 0, "function": map[string]any{"arguments": arguments}}
+		return []map[string]any{{"tool_calls": []any{first}}, {"tool_calls": []any{rest}}}, "tool_calls"
+	}
+	for _, text := range c.step.text() {
+		deltas = append(deltas, map[string]any{"content": text})
+	}
+	return deltas, "stop"
+}
+
+func (c *call) afterDelta(sent int) error {
+	switch {
+	case c.step.Break == BreakAfterDelta:
+		return errBreak
+	case c.step.ErrorAfter == sent:
+		if err := c.event(`{"error":{"message":"scripted failure","type":"server_error","code":"server_error"}}`); err != nil {
+			return err
+		}
+		return errBreak
+	case c.step.HoldAfterDelta && sent == 1:
+		return c.held()
+	}
+	return nil
 }
 
 // chunk sends one chunk; finish is nil or the reason of the end.

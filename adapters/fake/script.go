@@ -56,31 +56,54 @@ const (
 // ErrScript is returned for a text that is no script.
 var ErrScript = errors.New("not a script of the fake provider")
 
-// ParseScript reads a script: one step, or a list of them, as JSON. Unknown keys are refused.
+// ParseScript reads a script: one step, or a list of them, as JSON. What a step does not know, or cannot do, is refused.
 func ParseScript(text []byte) (Script, error) {
-	text = bytes.TrimSpace(text)
-	if !bytes.HasPrefix(text, []byte("[")) {
-		text = slices.Concat([]byte("["), text, []byte("]"))
+	steps := []json.RawMessage{text}
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
+		if err := json.Unmarshal(text, &steps); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrScript, err)
+		}
 	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	var script Script
-	if err := decoder.Decode(&script); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrScript, err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: there is more after its end", ErrScript)
-	}
-	if len(script) == 0 {
+	if len(steps) == 0 {
 		return nil, fmt.Errorf("%w: it has no step", ErrScript)
 	}
-	places := []string{"", BreakBeforeHeader, BreakBeforeBody, BreakAfterOpening, BreakAfterDelta}
-	for _, step := range script {
-		if !slices.Contains(places, step.Break) {
-			return nil, fmt.Errorf("%w: break is one of %q", ErrScript, places[1:])
+	script := make(Script, len(steps))
+	for i, step := range steps {
+		if err := parseStep(step, &script[i]); err != nil {
+			return nil, fmt.Errorf("%w: step %d: %w", ErrScript, i+1, err)
 		}
 	}
 	return script, nil
+}
+
+func parseStep(text []byte, step *Step) error {
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return errors.New("a step is an object")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(step); err != nil {
+		return err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more after its end")
+	}
+	return step.check()
+}
+
+func (s *Step) check() error {
+	places := []string{"", BreakBeforeHeader, BreakBeforeBody, BreakAfterOpening, BreakAfterDelta}
+	switch {
+	case !slices.Contains(places, s.Break):
+		return fmt.Errorf("break is one of %q", places[1:])
+	case s.Status != 0 && (s.Status < 300 || s.Status > 599):
+		return errors.New("status is one that refuses, 300 to 599")
+	case min(s.RetryAfter, s.DelayMillis, s.ChunkMillis, s.Split, s.ErrorAfter) < 0:
+		return errors.New("a number is below 0")
+	case s.ErrorAfter > len(s.text()):
+		return fmt.Errorf("error_after is beyond the %d deltas of the text", len(s.text()))
+	}
+	return nil
 }
 
 func (s *Step) text() []string {
