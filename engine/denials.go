@@ -28,9 +28,11 @@ type denialKey struct {
 type denialFold struct {
 	write func(map[denialKey]*folded)
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards counts and timer
 	counts map[denialKey]*folded
 	timer  *time.Timer
+	// writing counts the flushes under way.
+	writing sync.WaitGroup
 }
 
 // folded is what was seen of one kind of denial in the running second.
@@ -74,7 +76,9 @@ func (f *denialFold) flush() {
 	if f.timer != nil {
 		f.timer.Stop()
 	}
+	f.writing.Add(1)
 	f.mu.Unlock()
+	defer f.writing.Done()
 	f.write(counts)
 }
 

@@ -61,12 +61,15 @@ func identityRefs(identity policy.Identity) IdentityRefs {
 	return refs
 }
 
-// capped cuts attempts, the last ones first, until the JSON form fits.
+// capped cuts attempts, the last ones first, until the JSON form fits. If all of them do not suffice, the outcome alone is left.
 func (d Diagnostics) capped(bytesMax int) Diagnostics {
 	for {
 		text, err := json.Marshal(d)
-		if err != nil || len(text) <= bytesMax || len(d.Attempts) == 0 {
+		if err != nil || len(text) <= bytesMax {
 			return d
+		}
+		if len(d.Attempts) == 0 {
+			return Diagnostics{Outcome: d.Outcome, Attempts: []AttemptStep{}, OpenRouterRoutingHonored: d.OpenRouterRoutingHonored, Truncated: true}
 		}
 		d.Truncated = true
 		d.Attempts = d.Attempts[:len(d.Attempts)-1]

@@ -155,7 +155,7 @@ func storeError(err error) *Error {
 		e.Message, e.Details.Reason = "the ledger has too much to do; try again shortly", ReasonBusy
 	case errors.Is(err, ledger.ErrState):
 		e.Message, e.Details.Reason = "the call or its hold is in a state that does not allow this", ReasonState
-	case errors.Is(err, ledger.ErrInvalid), errors.Is(err, ledger.ErrOverflow):
+	case errors.Is(err, ledger.ErrInvalid), errors.Is(err, ledger.ErrOverflow), errors.Is(err, ledger.ErrUsage), errors.Is(err, ledger.ErrPrice):
 		e.Code, e.Message = CodeValidation, "an amount of the call is out of range"
 		e.Details = Details{Class: ClassInvalid, Reason: ReasonInvalid}
 	default:

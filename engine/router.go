@@ -146,11 +146,15 @@ func (b *Budgets) validate() error {
 	return nil
 }
 
-// Close waits until every settlement is written, or ctx ends. The ledger is the host's to close, afterwards.
+// Close waits until every settlement and every counted denial is written, or ctx ends. The ledger is the host's to close, afterwards.
 func (r *Router) Close(ctx context.Context) error {
 	r.denials.flush()
 	done := make(chan struct{})
-	go func() { r.settling.Wait(); close(done) }()
+	go func() {
+		r.settling.Wait()
+		r.denials.writing.Wait()
+		close(done)
+	}()
 	select {
 	case <-done:
 		return nil

@@ -88,9 +88,9 @@ func (w *walk) settlement(grant *Grant, last *attempted) Settlement {
 // finish ends the call with its last attempt. decision is a further decision record, where candidates were refused after it.
 func (w *walk) finish(last *attempted, decision []byte) {
 	hold := last.grant.newest()
-	w.conclude(ledger.Ending{
+	w.conclude(w.request.ID, ledger.Ending{
 		Hold: hold.ID, Token: hold.Token, Outcome: last.recorded, State: w.callState(last.state), Decision: decision,
-	}, last.consumption, last.settlement)
+	}, last.consumption, func(charge ledger.Charge) { w.tell(last.settlement, charge) })
 }
 
 // callState is empty for a host without calls.
@@ -122,7 +122,10 @@ func (w *walk) giveUp(ctx context.Context, last *attempted, err error) error {
 	}
 	var refusal *Error
 	errors.As(err, &refusal)
-	w.report("deny", nil)
+	diagnostics := w.report("deny", nil)
+	if refusal != nil {
+		refusal.Diagnostics = diagnostics
+	}
 	decision := w.event(nil, refusal)
 	if last != nil && last.grant.hold.ID == w.replaces.Hold {
 		w.finish(last, decision)
@@ -163,8 +166,5 @@ func (w *walk) refuse(ctx context.Context, err error) error {
 func (w *walk) abandon(decision []byte) {
 	ending := w.replaces.Ending
 	ending.State, ending.Decision = w.callState(ledger.Failed), decision
-	w.conclude(ending, nil, Settlement{
-		Call: w.request.ID, Attempt: ending.Hold, Identity: identityRefs(w.request.Identity), Outcome: ledger.Errored,
-		TaskID: w.request.TaskID, Kind: w.request.Facts.Kind, BudgetReleased: true,
-	})
+	w.conclude(w.request.ID, ending, nil, func(ledger.Charge) {})
 }

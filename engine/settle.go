@@ -105,30 +105,39 @@ const (
 )
 
 // conclude writes an attempt's end in the background, on a context that outlives the request: the answer never waits for it.
-// It is tried until the ledger has it, or says that the hold has ended already.
-func (r *Router) conclude(ending ledger.Ending, consumption *ledger.Consumption, settlement Settlement) {
+// It is tried until the ledger has it, which settled is told of, or says that the hold has ended already.
+func (r *Router) conclude(call uuid.UUID, ending ledger.Ending, consumption *ledger.Consumption, settled func(ledger.Charge)) {
 	r.settling.Go(func() {
 		for pause := settleRetry; ; pause = min(2*pause, settleRetryMax) {
 			charge, err := r.end(ending, consumption)
-			if errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrOverflow) || errors.Is(err, ledger.ErrPrice) {
-				r.Log.Error("a usage could not be charged; what was held is charged", "call", settlement.Call, "err", err)
-				consumption = &ledger.Consumption{}
-				continue
-			}
-			if err == nil || errors.Is(err, ledger.ErrState) || errors.Is(err, ledger.ErrClosed) {
-				if err != nil {
-					r.Log.Warn("an attempt had ended before it was settled", "call", settlement.Call, "hold", ending.Hold, "err", err)
-				}
-				settlement.Charge = charge
-				if r.OnSettlement != nil && err == nil {
-					r.OnSettlement(settlement)
-				}
+			switch {
+			case err == nil:
+				settled(charge)
 				return
+			case errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrOverflow) || errors.Is(err, ledger.ErrPrice):
+				r.Log.Error("a usage could not be charged; what was held is charged", "call", call, "err", err)
+				consumption = &ledger.Consumption{}
+			case errors.Is(err, ledger.ErrExpired) && consumption == nil:
+				// Too late to give anything back: what was held is charged already, and a settlement says how much that is.
+				consumption = &ledger.Consumption{}
+			case errors.Is(err, ledger.ErrState) || errors.Is(err, ledger.ErrClosed):
+				r.Log.Warn("an attempt had ended before it was settled", "call", call, "hold", ending.Hold, "err", err)
+				return
+			default:
+				r.Log.Warn("a settlement is tried again", "call", call, "hold", ending.Hold, "err", err)
+				time.Sleep(pause)
 			}
-			r.Log.Warn("a settlement is tried again", "call", settlement.Call, "hold", ending.Hold, "err", err)
-			time.Sleep(pause)
 		}
 	})
+}
+
+// tell tells the host of a settlement.
+func (r *Router) tell(settlement Settlement, charge ledger.Charge) {
+	settlement.Charge = charge
+	settlement.BudgetReleased = settlement.BudgetReleased && !charge.UnknownUsage
+	if r.OnSettlement != nil {
+		r.OnSettlement(settlement)
+	}
 }
 
 func (r *Router) end(ending ledger.Ending, consumption *ledger.Consumption) (ledger.Charge, error) {

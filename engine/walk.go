@@ -188,21 +188,15 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 		return nil, w.deniedByLedger(candidate, scopes, err)
 	}
 	w.contacted++
-	w.tellReplaced()
-	w.replaces = nil
+	if w.replaced != nil {
+		w.tell(*w.replaced, hold.Replaced)
+	}
+	w.replaces, w.replaced = nil, nil
 	grant := &Grant{Candidate: candidate, HonourRouting: decision.HonourRouting, router: w.Router, hold: hold, ttl: w.HoldTTL}
 	if grant.Provider, err = w.Resolver.Resolve(*candidate); err != nil {
 		return nil, w.missed(candidate, grant, err)
 	}
 	return grant, nil
-}
-
-// tellReplaced tells the host of a failed attempt, whose hold ended with the admission after it.
-func (w *walk) tellReplaced() {
-	if w.replaced != nil && w.OnSettlement != nil {
-		w.OnSettlement(*w.replaced)
-	}
-	w.replaced = nil
 }
 
 // missed gives back what an unresolvable candidate was admitted with: together with the next admission, or at the end.

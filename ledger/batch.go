@@ -143,15 +143,14 @@ func (b *batch) finish(hold HoldRow, ending Ending, state HoldState, consumption
 		return Charge{}, err
 	}
 	for _, account := range hold.Accounts {
-		if b.rows.Accounts[account].Used > NanoUSDMax-amounts[account] {
+		row := b.rows.Accounts[account]
+		if !hasRoom(row.Used, hold.heldByOthers(account, row), amounts[account]) {
 			return Charge{}, ErrOverflow
 		}
 	}
 	for _, account := range hold.Accounts {
 		row := b.rows.Accounts[account]
-		if reserved := hold.Reserve.of(account.Unit); reserved != nil {
-			row.Held -= *reserved
-		}
+		row.Held = hold.heldByOthers(account, row)
 		row.post(amounts[account], at)
 		b.setAccount(account, row)
 	}
@@ -183,6 +182,24 @@ func (b *batch) endCall(id uuid.UUID, state State, at time.Time) {
 	}
 	call.State, call.EndedAt = state, at
 	b.setCall(call)
+}
+
+// heldByOthers is what is held of an account without this hold.
+func (h *HoldRow) heldByOthers(account Account, row AccountRow) int64 {
+	if reserved := h.Reserve.of(account.Unit); reserved != nil && slices.Contains(h.Accounts, account) {
+		return row.Held - *reserved
+	}
+	return row.Held
+}
+
+// hasRoom says whether an account can take further amounts. What is used and held stays within [NanoUSDMax] together, so that a
+// hold can always be charged at what it held: an expiry never fails.
+func hasRoom(used, held int64, amounts ...int64) bool {
+	room := int64(NanoUSDMax) - used - held
+	for _, amount := range amounts {
+		room -= amount
+	}
+	return room >= 0
 }
 
 // amounts computes what a consumption charges to each account, and in sum.
@@ -316,7 +333,7 @@ func (op *admit) keys(keys *Keys) {
 func (op *admit) decide(ctx context.Context, b *batch) error {
 	op.hold = Hold{}
 	if row, ok := b.rows.Holds[op.Hold]; ok {
-		return op.again(row)
+		return op.again(b, row)
 	}
 	if err := op.checkCall(b); err != nil {
 		return err
@@ -345,12 +362,20 @@ func (op *admit) decide(ctx context.Context, b *batch) error {
 	return op.apply(b, at)
 }
 
+// answer is what the caller is told of its hold.
+func (op *admit) answer(b *batch, row HoldRow) {
+	op.hold = Hold{ID: row.ID, Token: row.Token, Deadline: row.Deadline}
+	if op.Replaces != nil {
+		op.hold.Replaced = b.rows.Holds[op.Replaces.Hold].Charge
+	}
+}
+
 // again answers an admission whose hold exists already.
-func (op *admit) again(row HoldRow) error {
+func (op *admit) again(b *batch, row HoldRow) error {
 	if op.Call != nil && row.Call != op.Call.ID || row.State != HoldLive {
 		return ErrState
 	}
-	op.hold = Hold{ID: row.ID, Token: row.Token, Deadline: row.Deadline}
+	op.answer(b, row)
 	return nil
 }
 
@@ -408,17 +433,15 @@ func (op *admit) checkLimits(ctx context.Context, b *batch, at time.Time, replac
 	for _, claim := range op.Claims {
 		row := b.rows.Accounts[claim.Account]
 		held := row.Held
-		if replaced != nil && slices.Contains(replaced.Accounts, claim.Account) {
-			if reserved := replaced.Reserve.of(claim.Account.Unit); reserved != nil {
-				held -= *reserved
-			}
+		if replaced != nil {
+			held = replaced.heldByOthers(claim.Account, row)
 		}
 		asked := op.Reserve.of(claim.Account.Unit)
 		amount := int64(1) // an unbounded call needs room for one at least
 		if asked != nil {
 			amount = *asked
 		}
-		if row.Used > NanoUSDMax-held-amount {
+		if !hasRoom(row.Used, held, amount, charged[claim.Account]) {
 			return ErrOverflow
 		}
 		for _, limit := range claim.Limits {
@@ -526,7 +549,7 @@ func (op *admit) apply(b *batch, at time.Time) error {
 		b.changes.Prices[op.Price.ID()] = *op.Price
 	}
 	b.setHold(hold)
-	op.hold = Hold{ID: hold.ID, Token: hold.Token, Deadline: hold.Deadline}
+	op.answer(b, hold)
 	return nil
 }
 
@@ -692,7 +715,7 @@ func (op *post) decide(_ context.Context, b *batch) error {
 		return err
 	}
 	for _, account := range op.Accounts {
-		if b.rows.Accounts[account].Used > NanoUSDMax-max(tokens, op.NanoUSD) {
+		if row := b.rows.Accounts[account]; !hasRoom(row.Used, row.Held, max(tokens, op.NanoUSD)) {
 			return ErrOverflow
 		}
 	}

@@ -181,6 +181,8 @@ type Hold struct {
 	// Token must be presented to renew, settle or release; a renewal makes a new one and the old one worthless.
 	Token    int64
 	Deadline time.Time
+	// Replaced is what the hold before it was charged, if this one was admitted in its place.
+	Replaced Charge
 }
 
 // Admit sets an admission's reserve aside in all of its accounts, or in none, and commits its decision record with it.
@@ -211,6 +213,9 @@ func (a *Admission) validate() error {
 	}
 	if a.Unheld && (a.Call != nil || a.Replaces != nil || a.Reserve != (Reserve{})) {
 		return fmt.Errorf("%w: an admission without a hold reserves nothing and is for no recorded call", ErrInvalid)
+	}
+	if a.Price != nil && a.Price.validate() != nil {
+		return fmt.Errorf("%w: a negative price", ErrInvalid)
 	}
 	if a.TTL < 0 || a.Hold == uuid.Nil {
 		return fmt.Errorf("%w: an admission needs an id and a TTL above 0", ErrInvalid)

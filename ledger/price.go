@@ -93,12 +93,12 @@ func (p Price) Cost(u Usage) (int64, error) {
 	if _, err := u.Tokens(); err != nil {
 		return 0, err
 	}
+	if err := p.validate(); err != nil {
+		return 0, err
+	}
 	var hi, lo uint64 // the sum in pico-USD, 128 bits
 	prices := p.classes()
 	for i, n := range u.classes() {
-		if prices[i] < 0 {
-			return 0, ErrPrice
-		}
 		h, l := bits.Mul64(uint64(n), uint64(prices[i]))
 		var carry uint64
 		lo, carry = bits.Add64(lo, l, 0)
@@ -127,6 +127,15 @@ func (p Price) Ceiling(input, output int64, cacheWrites bool) (int64, error) {
 	return dearest.Cost(Usage{UncachedInput: input, Output: output})
 }
 
+func (p Price) validate() error {
+	for _, n := range p.classes() {
+		if n < 0 {
+			return fmt.Errorf("%w: a class costs less than nothing", ErrPrice)
+		}
+	}
+	return nil
+}
+
 func (p Price) classes() [6]int64 {
 	return [...]int64{p.UncachedInput, p.CachedInput, p.CacheWrite5m, p.CacheWrite1h, p.Output, p.Reasoning}
 }
@@ -138,7 +147,7 @@ func ParseUSD(text string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n/1000 > 1<<52 {
+	if n > 1<<52*1000 {
 		return 0, fmt.Errorf("%w: %q is more than 2^52 micro-USD", ErrPrice, text)
 	}
 	return n, nil

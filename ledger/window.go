@@ -76,6 +76,9 @@ type due struct {
 func (f Fixed) recovery(now time.Time, o opening, used, held int64, holds []due, amount, max int64) (at time.Time, ok bool) {
 	end := o.at.Add(f.Length)
 	open := f.isOpen(o, now)
+	if !open && used > 0 { // a charge that is about to be posted opens it
+		open, end = true, now.Add(f.Length)
+	}
 	for t := now; ; {
 		if fits(amount, max, used, held) {
 			return t, true

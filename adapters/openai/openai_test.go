@@ -8,10 +8,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 
@@ -22,14 +26,15 @@ import (
 	"regent/ledger"
 )
 
-func TestConformance(t *testing.T) {
-	adaptertest.Run(t, func(t *testing.T, baseURL, key string) adapters.Provider {
-		provider, err := New(Config{BaseURL: baseURL, APIKey: key, Client: upstream.New(upstream.Config{AllowPrivate: true})})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return provider
-	})
+func TestConformance(t *testing.T) { adaptertest.Run(t, newProvider) }
+
+func newProvider(t *testing.T, baseURL, key string) adapters.Provider {
+	t.Helper()
+	provider, err := New(Config{BaseURL: baseURL, APIKey: key, Client: upstream.New(upstream.Config{AllowPrivate: true})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return provider
 }
 
 // TestEditChangesNothingElse: every byte that is not named stays, spaces, key order, big numbers and escapes included.
@@ -40,6 +45,18 @@ func TestEditChangesNothingElse(t *testing.T) {
 		{`{"stream":true,"stream_options":null,"model":"pub"}`, `{"stream":true,"stream_options":{"include_usage":true},"model":"up"}`},
 		{`{"stream":true,"stream_options":{"include_usage":false,"z":1},"model":"pub"}`, `{"stream":true,"stream_options":{"include_usage":true,"z":1},"model":"up"}`},
 		{`{"model":"pub","provider":{"order":["x"]},"messages":[]}`, `{"model":"up","messages":[]}`},
+		{"\t{ \"stream\" : true , \"model\":\"pub\" \n}\r\n ", "\t{ \"stream\" : true , \"model\":\"up\" \n,\"stream_options\":{\"include_usage\":true}}\r\n "},
+		{`{"stream":true,"stream_options":{ },"model":"pub"}`, `{"stream":true,"stream_options":{ "include_usage":true},"model":"up"}`},
+		{`{"stream":true,"stream_options":{"z":{"include_usage":1} },"model":"pub"}`, `{"stream":true,"stream_options":{"z":{"include_usage":1} ,"include_usage":true},"model":"up"}`},
+		{`{"stream":true,"stream_options":{"include_usage":true,"include_\u0075sage":false},"model":"pub"}`, `{"stream":true,"stream_options":{"include_usage":true,"include_\u0075sage":true},"model":"up"}`},
+		{`{"stream":false,"stream_options":null,"model":"pub"}`, `{"stream":false,"stream_options":null,"model":"up"}`},
+		{`{"x":{"model":"pub"},"mod\u0065l":"pub","y":["model"]}`, `{"x":{"model":"pub"},"mod\u0065l":"up","y":["model"]}`},
+		{`{"x":"\"model\":\"pub\"}","model":"pub"}`, `{"x":"\"model\":\"pub\"}","model":"up"}`},
+		{`{"messages":[]}`, `{"messages":[],"model":"up"}`},
+		{`{ }`, `{ "model":"up"}`},
+		{`{"route":1,"models":[],"model":"pub"}`, `{"model":"up"}`},
+		{`{ "route" : 1 , "a" : 2 , "prov\u0069der" : "," , "model":"pub" , "preset":"}" }`, `{  "a" : 2  , "model":"up"  }`},
+		{`{"a":{"provider":1},"plugins":"x"}`, `{"a":{"provider":1},"model":"up"}`},
 	} {
 		request := adapters.Request{
 			Body: []byte(test.body), Model: "up", Stream: gjson.Get(test.body, "stream").Bool(), Strip: RoutingFields([]byte(test.body)),
@@ -51,6 +68,106 @@ func TestEditChangesNothingElse(t *testing.T) {
 		if string(request.Body) != test.body {
 			t.Errorf("the client's own body was changed")
 		}
+	}
+}
+
+func TestEditStripsWholeMembers(t *testing.T) {
+	for _, test := range []struct{ body, strip, want string }{
+		{`{"a.b":1,"a":{"b":2},"model":"pub"}`, "a.b", `{"a":{"b":2},"model":"up"}`},
+		{`{"*":1,"a":2,"-1":3,"model":"pub"}`, "*", `{"a":2,"-1":3,"model":"up"}`},
+		{`{"a":[1],"-1":3,"model":"pub"}`, "-1", `{"a":[1],"model":"up"}`},
+		{`{"model":"pub","stream":true,"stream_options":{}}`, "stream_options", `{"model":"up","stream":true}`},
+		{`{"model":"pub","stream":true}`, "stream_options", `{"model":"up","stream":true}`},
+	} {
+		got, err := edit(adapters.Request{Body: []byte(test.body), Model: "up", Stream: strings.Contains(test.body, "true"), Strip: []string{test.strip}})
+		if err != nil || string(got) != test.want {
+			t.Errorf("%s without %s: got %s, %v, want %s", test.body, test.strip, got, err, test.want)
+		}
+	}
+}
+
+func TestEditRefusesWhatItCannotEdit(t *testing.T) {
+	for _, body := range []string{``, `null`, `[]`, `"x"`, `{`, `{"a":"}`, `{"model":"pub"}x`, `{"stream_options":"x"}`, `{"stream_options":[true]}`} {
+		if got, err := edit(adapters.Request{Body: []byte(body), Model: "up", Stream: true}); err == nil {
+			t.Errorf("%s became %s", body, got)
+		}
+	}
+}
+
+// FuzzEdit compares an edit with the same change made on the decoded document.
+func FuzzEdit(f *testing.F) {
+	f.Add([]byte(`{"model":"pub","provider":{"a":[1,"}"]},"stream_options":{"x":1}}`), "provider")
+	f.Add([]byte(` { "\u006dodel" : null , "b" : 1e400 } `), "b")
+	f.Add([]byte(`{"a":1,"a":2,"":{},"stream_options":null}`), "a")
+	f.Fuzz(func(t *testing.T, body []byte, strip string) {
+		request := adapters.Request{Body: body, Model: "u<\u00e9\"p", Stream: true, Strip: []string{strip}}
+		got, err := edit(request)
+		var want, have map[string]json.RawMessage
+		if err != nil || json.Unmarshal(body, &want) != nil || !utf8.Valid(body) {
+			return // bytes that are no text have no name to compare
+		}
+		if err := json.Unmarshal(got, &have); err != nil {
+			t.Fatalf("%q became %q: %v", body, got, err)
+		}
+		if strip != "model" && gjson.ParseBytes(have["model"]).String() != request.Model {
+			t.Fatalf("%q became %q", body, got)
+		}
+		if strip != "stream_options" && !gjson.GetBytes(have["stream_options"], "include_usage").Bool() {
+			t.Fatalf("%q became %q", body, got)
+		}
+		for _, changed := range []string{"model", "stream_options", strip} {
+			delete(want, changed)
+			delete(have, changed)
+		}
+		if !reflect.DeepEqual(want, have) {
+			t.Fatalf("%q became %q", body, got)
+		}
+	})
+}
+
+// TestWhatIsSent: the header is an allow-list, and the body the client's own but for the edits.
+func TestWhatIsSent(t *testing.T) {
+	var header http.Header
+	var body []byte
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		header = r.Header.Clone()
+		body, _ = io.ReadAll(r.Body)
+	}))
+	defer server.Close()
+	provider := newProvider(t, server.URL+"/", "key")
+	_, err := provider.Send(t.Context(), adapters.Request{Body: []byte(`{"a": 1,"model":"pub"}`), Model: "up", Stream: true})
+	if err == nil || string(body) != `{"a": 1,"model":"up","stream_options":{"include_usage":true}}` {
+		t.Errorf("sent %s, %v", body, err)
+	}
+	want := http.Header{
+		"Accept": {"text/event-stream"}, "Authorization": {"Bearer key"}, "Content-Type": {"application/json"}, "User-Agent": {"regent"},
+		"Content-Length": {fmt.Sprint(len(body))},
+	}
+	if !reflect.DeepEqual(header, want) {
+		t.Errorf("header %v", header)
+	}
+}
+
+// TestAConnectionThatWasClosedMeanwhile: a kept connection may be gone when it is used again. The request may then be lost, but
+// it must not arrive twice.
+func TestAConnectionThatWasClosedMeanwhile(t *testing.T) {
+	var seen atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		seen.Add(1)
+		_, _ = io.WriteString(w, `{"choices":[]}`)
+	}))
+	defer server.Close()
+	provider := newProvider(t, server.URL, "")
+	for range 200 {
+		before := seen.Load()
+		answer, err := provider.Send(t.Context(), adapters.Request{Body: []byte(`{"model":"pub"}`), Model: "up"})
+		if err == nil {
+			_ = answer.Close()
+		}
+		if arrived := seen.Load() - before; arrived > 1 || err == nil && arrived != 1 {
+			t.Fatalf("%d requests arrived, %v", arrived, err)
+		}
+		go server.CloseClientConnections() // sooner or later than the next call
 	}
 }
 
@@ -96,6 +213,24 @@ func TestRelayEditsOnlyWhatIsNamed(t *testing.T) {
 		"the usage chunk stays":       {"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\n" + done, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\n" + done, true},
 		"comments go":                 {": PROCESSING\n\ndata: {\"a\":1}\n\n" + done, "data: {\"a\":1}\n\n" + done, false},
 		"no blank line at the end":    {"data: {\"a\":1}\n\ndata: [DONE]", "data: {\"a\":1}\n\n" + done, false},
+		"usage null, odd spaces":      {"data: { \"a\" : 1\t,  \"usage\"\t:  null }\n\n" + done, "data: { \"a\" : 1\t }\n\n" + done, false},
+		"usage null, a strange name":  {"data: {\"x\":{\"usage\":null},\"us\\u0061ge\":null,\"y\":\",\"}\n\n" + done, "data: {\"x\":{\"usage\":null},\"y\":\",\"}\n\n" + done, false},
+		"usage null, twice":           {"data: {\"usage\":null,\"usage\":null,\"a\":1}\n\n" + done, "data: {\"a\":1}\n\n" + done, false},
+		"usage and model":             {"data: {\"usage\":null,\"model\":\"up\"}\n\n" + done, "data: {\"model\":\"pub\"}\n\n" + done, false},
+		"the model, twice":            {"data: {\"model\":\"pub\",\"model\":\"up\"}\n\n" + done, "data: {\"model\":\"pub\",\"model\":\"pub\"}\n\n" + done, false},
+		"the model, a strange name":   {"data: {\"\\u006dodel\":\"up\"}\n\n" + done, "data: {\"\\u006dodel\":\"pub\"}\n\n" + done, false},
+		"the model, an object":        {"data: {\"model\":{\"id\":\"up\"},\"a\":1}\n\n" + done, "data: {\"model\":\"pub\",\"a\":1}\n\n" + done, false},
+		"no model":                    {"data: {\"model\":null}\n\n" + done, "data: {\"model\":null}\n\n" + done, false},
+		"a usage chunk of nonsense":   {"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":-1}}\n\n" + done, done, false},
+		"Azure's first chunk":         {"data: {\"choices\":[],\"model\":\"\",\"prompt_filter_results\":[{}],\"usage\":null}\n\n" + done, "data: {\"choices\":[],\"model\":\"pub\",\"prompt_filter_results\":[{}]}\n\n" + done, false},
+		"a mark":                      {"\xef\xbb\xbfdata: {\"a\":1}\n\n" + done, "data: {\"a\":1}\n\n" + done, false},
+		"a mark and an edit":          {"\xef\xbb\xbfdata: {\"model\":\"up\"}\n\n" + done, "data: {\"model\":\"pub\"}\n\n" + done, false},
+		"a mark and two lines":        {"\xef\xbb\xbfdata: {\"model\":\ndata: \"up\"}\n\n" + done, "data: {\"model\":\ndata: \"pub\"}\n\n" + done, false},
+		"empty data":                  {"event: ping\ndata:\n\ndata: {\"a\":1}\n\n" + done, "data: {\"a\":1}\n\n" + done, false},
+		"a terminal event in spaces":  {"data: {\"a\":1}\n\ndata:  [DONE] \n\n", "data: {\"a\":1}\n\ndata:  [DONE] \n\n", false},
+		"CR LF and an edit":           {"data:{\"model\":\"up\"}\r\n\r\n" + done, "data:{\"model\":\"pub\"}\r\n\r\n" + done, false},
+		"CR and an edit":              {"data: {\"model\":\"up\"}\r\rdata: [DONE]\r\r", "data: {\"model\":\"pub\"}\r\rdata: [DONE]\r\r", false},
+		"nothing after the end":       {done + "data: {\"a\":1}\n\n", done, false},
 		"data over two lines":         {"data: {\"model\":\ndata: \"up\"}\n\n" + done, "data: {\"model\":\ndata: \"pub\"}\n\n" + done, false},
 	} {
 		got, _, _, err := relayed(t, test.stream, test.usageWanted)
@@ -126,12 +261,73 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestOutput: what is not empty is output, whatever a vendor calls it; only then is it safe to say that another source may try.
+func TestOutput(t *testing.T) {
+	for delta, want := range map[string]output{
+		`{}`:                                {},
+		`null`:                              {},
+		`{"role":"assistant"}`:              {},
+		`{"content":null,"tool_calls":[]}`:  {},
+		`{"content":[],"function_call":{}}`: {},
+		`{"content":"é"}`:                   {bytes: 2, some: true},
+		`{"content":"\u00e9"}`:              {bytes: 2, some: true},
+		`{"refusal":"no"}`:                  {bytes: 2, some: true},
+		`{"reasoning":"a","content":"b"}`:   {bytes: 2, some: true},
+		`{"content":[{"type":"text","text":"abc"}]}`:                                     {bytes: 3, some: true},
+		`{"content":[{"type":"thinking","thinking":[{"text":"abc"}]}]}`:                  {some: true},
+		`{"content":"","reasoning_details":[{"type":"reasoning.encrypted"}]}`:            {some: true},
+		`{"audio":{"data":"AAAA","transcript":"ab"}}`:                                    {bytes: 6, some: true},
+		`{"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}`:                    {bytes: 3, some: true, toolCall: true},
+		`{"tool_calls":[{"id":"x"}]}`:                                                    {some: true, toolCall: true},
+		`{"tool_calls":[{"type":"custom","custom":{"name":"f","input":"abc"}}]}`:         {bytes: 4, some: true, toolCall: true},
+		`{"function_call":{"name":"f","arguments":"{}"}}`:                                {bytes: 3, some: true, toolCall: true},
+		`{"tool_calls":[{"function":{"arguments":"a"}},{"function":{"arguments":"b"}}]}`: {bytes: 2, some: true, toolCall: true},
+	} {
+		if got := readOutput(gjson.Parse(delta)); got != want {
+			t.Errorf("%s: got %+v, want %+v", delta, got, want)
+		}
+	}
+}
+
+// TestCountsOfACallUnderWay: what some servers send with every chunk is true only with the last one.
+func TestCountsOfACallUnderWay(t *testing.T) {
+	chunk := func(choices string, completion int) string {
+		return fmt.Sprintf("data: {\"choices\":%s,\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":%d}}\n\n", choices, completion)
+	}
+	opening, content := chunk(`[{"delta":{"role":"assistant"}}]`, 0), chunk(`[{"delta":{"content":"x"}}]`, 1)
+	const done, finish = "data: [DONE]\n\n", `[{"delta":{},"finish_reason":"stop"}]`
+	for name, test := range map[string]struct {
+		stream string
+		want   int64 // -1 for none
+	}{
+		"broken after the opening":      {opening, -1},
+		"a chunk of usage comes first":  {chunk(`[]`, 0), -1},
+		"broken after content":          {opening + content, -1},
+		"broken after the finish":       {opening + content + chunk(finish, 2), 2},
+		"broken after the usage":        {opening + content + chunk(`[]`, 3), 3},
+		"complete, with a finish":       {opening + content + chunk(finish, 2) + done, 2},
+		"complete, without a finish":    {opening + content + content + done, 1},
+		"two-stage":                     {content + chunk(finish, 2) + chunk(`[]`, 3) + done, 3},
+		"nothing but an opening":        {opening + done, 0},
+		"finish and content in one":     {chunk(`[{"delta":{"content":"x"},"finish_reason":"length"}]`, 7) + done, 7},
+		"finish is not a finish reason": {chunk(`[{"delta":{"content":"x"},"finish_reason":null}]`, 7), -1},
+	} {
+		_, _, usage, _ := relayed(t, test.stream, false)
+		if got := int64(-1); usage != nil && usage.Output != test.want || usage == nil && test.want != got {
+			t.Errorf("%s: got %+v, want %d", name, usage, test.want)
+		}
+	}
+}
+
 func TestStreamsThatAreNoAnswers(t *testing.T) {
 	for name, stream := range map[string]string{
 		"nothing":              "",
 		"no terminal event":    "data: {\"choices\":[]}\n\n",
 		"an error":             "data: {\"choices\":[]}\n\ndata: {\"error\":{\"message\":\"secret\"}}\n\ndata: [DONE]\n\n",
 		"no JSON":              "data: <html>\n\n",
+		"an event of error":    "event: error\ndata: {\"message\":\"secret\"}\n\ndata: [DONE]\n\n",
+		"a list":               "data: []\n\ndata: [DONE]\n\n",
+		"JSON and more":        "data: {}x\n\ndata: [DONE]\n\n",
 		"half an event":        "data: {\"choices\":[",
 		"an event without end": "data: " + strings.Repeat("x", sse.FrameMax+1),
 	} {
@@ -143,32 +339,37 @@ func TestStreamsThatAreNoAnswers(t *testing.T) {
 	}
 }
 
-// TestUsage reads the cases whose classes were computed independently.
+// TestUsage reads the cases whose classes were computed independently: reports of whole answers, and streams of chunks.
 func TestUsage(t *testing.T) {
 	text, err := os.ReadFile("testdata/usage.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var cases []struct {
-		Name    string
-		Reports []json.RawMessage
-		Want    ledger.Usage
+		Name   string
+		Usage  json.RawMessage
+		Stream []json.RawMessage
+		Want   ledger.Usage
 	}
 	if err := json.Unmarshal(text, &cases); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range cases {
-		var last *ledger.Usage
-		for _, report := range test.Reports {
-			if usage := parseUsage(gjson.ParseBytes(report)); usage != nil {
-				last = usage
+		usage := parseUsage(gjson.ParseBytes(test.Usage))
+		if test.Stream != nil {
+			var stream strings.Builder
+			for _, chunk := range test.Stream {
+				fmt.Fprintf(&stream, "data: %s\n\n", chunk)
+			}
+			if _, _, usage, err = relayed(t, stream.String()+"data: [DONE]\n\n", false); err != nil {
+				t.Errorf("%s: %v", test.Name, err)
 			}
 		}
-		if last == nil || *last != test.Want {
-			t.Errorf("%s: got %+v, want %+v", test.Name, last, test.Want)
+		if usage == nil || *usage != test.Want {
+			t.Errorf("%s: got %+v, want %+v", test.Name, usage, test.Want)
 		}
 	}
-	if len(cases) < 4 {
+	if len(cases) < 12 {
 		t.Errorf("only %d cases", len(cases))
 	}
 }
@@ -189,6 +390,14 @@ func TestUsageThatCannotBeTrue(t *testing.T) {
 		"more cached than prompt": `{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":6}}`,
 		"cached and written":      `{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3,"cache_write_tokens":3}}`,
 		"more reasoning":          `{"prompt_tokens":5,"completion_tokens":1,"completion_tokens_details":{"reasoning_tokens":2}}`,
+		"cached that is a text":   `{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":"3"}}`,
+		"cached is true":          `{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":true}}`,
+		"a list of counts":        `{"prompt_tokens":[5],"completion_tokens":1}`,
+		"a report in a list":      `[{"prompt_tokens":5,"completion_tokens":1}]`,
+		"null completion":         `{"prompt_tokens":5,"completion_tokens":null}`,
+		"minus nothing":           `{"prompt_tokens":-0,"completion_tokens":1}`,
+		"an exponent":             `{"prompt_tokens":1e2,"completion_tokens":1}`,
+		"beyond 64 bits":          `{"prompt_tokens":18446744073709551617,"completion_tokens":1}`,
 		"negative reasoning":      `{"prompt_tokens":5,"completion_tokens":1,"completion_tokens_details":{"reasoning_tokens":-2}}`,
 	} {
 		if usage := parseUsage(gjson.Parse(report)); usage != nil {
@@ -204,11 +413,25 @@ func TestRetryAfter(t *testing.T) {
 	}{
 		{"Retry-After", "7", 7 * time.Second}, {"Retry-After", "1.5", 1500 * time.Millisecond}, {"Retry-After-Ms", "250", 250 * time.Millisecond},
 		{"Retry-After", "-3", 0}, {"Retry-After", "soon", 0}, {"Retry-After", "NaN", 0}, {"Retry-After", "Inf", 0},
-		{"Retry-After", "999999999", retryAfterMax}, {"Retry-After", "Mon, 02 Jan 2006 15:04:05 GMT", 0},
+		{"Retry-After", "999999999", retryAfterMax}, {"Retry-After", "1e300", retryAfterMax}, {"Retry-After", "99999999999999999999", retryAfterMax},
+		{"Retry-After", "0", 0}, {"Retry-After", "", 0}, {"Retry-After-Ms", "-1", 0}, {"Retry-After-Ms", "x", 0}, {"Retry-After-Ms", "1e300", retryAfterMax},
+		{"Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT", retryAfterMax}, {"Retry-After", "Mon, 02 Jan 2006 15:04:05 GMT", 0},
 	} {
 		if got := retryAfter(http.Header{test.name: {test.value}}); got != test.want {
 			t.Errorf("%s: %s: got %v, want %v", test.name, test.value, got, test.want)
 		}
+	}
+}
+
+func TestRetryAfterPrefersMilliseconds(t *testing.T) {
+	for ms, want := range map[string]time.Duration{"20": 20 * time.Millisecond, "-20": 7 * time.Second, "soon": 7 * time.Second} {
+		if got := retryAfter(http.Header{"Retry-After": {"7"}, "Retry-After-Ms": {ms}}); got != want {
+			t.Errorf("%s: got %v, want %v", ms, got, want)
+		}
+	}
+	in := time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)
+	if got := retryAfter(http.Header{"Retry-After": {in}}); got < 58*time.Second || got > time.Minute {
+		t.Errorf("a date in a minute: got %v", got)
 	}
 }
 
@@ -230,14 +453,10 @@ func FuzzChunk(f *testing.F) {
 	f.Add([]byte(`{"model":"up","choices":[{"delta":{"content":"x"}}],"usage":null}`))
 	f.Add([]byte(`{"usage":{"prompt_tokens":1,"completion_tokens":2},"choices":[]}`))
 	f.Add([]byte(`{"\u0075sage":null,"a":{"usage":1}}`))
+	f.Add([]byte("{\"model\":\"pub\",\"model\":\"up\"}\n\ndata: {\"mod\\u0065l\":\"up\"}"))
+	f.Add([]byte("{\"model\":\r\ndata: \"up\" ,\r\ndata:\"choices\":[{\"delta\":{\"content\":[{\"text\":\"x\"}]}}]}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if bytes.ContainsAny(data, "\r\n") {
-			return
-		}
-		text, _, _, err := relayed(t, "data: "+string(data)+"\n\ndata: [DONE]\n\n", false)
-		if err != nil {
-			return
-		}
+		text, _, _, _ := relayed(t, "data: "+string(data)+"\n\ndata: [DONE]\n\n", false)
 		events := sse.NewReader(strings.NewReader(text))
 		for {
 			event, err := events.Next()
@@ -247,11 +466,11 @@ func FuzzChunk(f *testing.F) {
 			if err != nil || event.Partial {
 				t.Fatalf("%q is relayed as %q: %v", data, text, err)
 			}
-			if string(event.Data) == "[DONE]" {
+			if len(bytes.TrimSpace(event.Data)) == 0 || string(bytes.TrimSpace(event.Data)) == "[DONE]" {
 				continue
 			}
-			root := gjson.ParseBytes(event.Data)
-			if !json.Valid(event.Data) || root.Get("model").String() == "up" {
+			var shown map[string]any
+			if err := json.Unmarshal(event.Data, &shown); err != nil || shown["model"] == "up" {
 				t.Fatalf("%q is relayed as %q", data, event.Data)
 			}
 		}

@@ -79,8 +79,10 @@ func (s *Shipper) shipStream(ctx context.Context, stream ledger.Stream) error {
 				page = append(append(page, line...), '\n')
 			}
 		}
-		if _, err := s.Sink.Write(page); err != nil {
-			return err
+		if len(page) > 0 {
+			if _, err := s.Sink.Write(page); err != nil {
+				return err
+			}
 		}
 		at = records[len(records)-1].Number
 		if err := s.Store.SetCursor(ctx, s.Name, stream.Writer, at); err != nil {
