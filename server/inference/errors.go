@@ -33,7 +33,7 @@ var (
 	unauthenticated = answer{status: http.StatusUnauthorized, kind: "invalid_request_error", code: "invalid_api_key",
 		message: "The token is missing, unknown or revoked. Send an inference token (gwi_...) as Authorization: Bearer or as x-api-key."}
 	twoTokens = answer{status: http.StatusUnauthorized, kind: "invalid_request_error", code: "invalid_api_key",
-		message: "Authorization and x-api-key carry different tokens. Send one."}
+		message: "The request carries more than one token. Send one."}
 	switchedOff = answer{status: http.StatusServiceUnavailable, kind: "server_error", code: "inference_disabled",
 		message: "Inference is switched off. An administrator can switch it on.", noRetry: true}
 	draining = answer{status: http.StatusServiceUnavailable, kind: "server_error", code: "draining",

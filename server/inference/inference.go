@@ -157,6 +157,9 @@ func authenticate(catalogue *catalog.Catalogue, r *http.Request) (*catalog.Token
 		bearer = strings.TrimSpace(credential)
 	}
 	key := r.Header.Get("X-Api-Key")
+	if len(r.Header.Values("Authorization")) > 1 || len(r.Header.Values("X-Api-Key")) > 1 {
+		return nil, &twoTokens
+	}
 	if bearer != "" && key != "" && bearer != key {
 		return nil, &twoTokens
 	}

@@ -56,7 +56,7 @@ func TestScript(t *testing.T) {
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
 					"post": post, "get": get, "parallel": parallel, "finish": finish, "policy": changePolicy, "catalogue": changeCatalogue,
 					"upstream": upstream, "clock": moveClock, "ledger": showLedger, "decisions": showDecisions, "restart": restart,
-					"settled": settled, "health": showHealth, "hangup": hangup, "nowhere": nowhere,
+					"settled": settled, "health": showHealth, "hangup": hangup, "nowhere": nowhere, "terminate": terminate,
 				},
 			})
 		})
@@ -529,6 +529,20 @@ func describeRecord(record ledger.Record) (string, error) {
 	var body ledger.OutcomeBody
 	err := json.Unmarshal(record.Body, &body)
 	return strings.TrimSpace(fmt.Sprintf("outcome %s %s %s %s", body.Source, body.Result, body.Reason, body.State)), err
+}
+
+// terminate asks the gateway to stop, as SIGTERM does, and does not wait for it.
+func terminate(ts *testscript.TestScript, _ bool, _ []string) {
+	g := of(ts)
+	g.stop()
+	waitFor(ts, "the gateway to drain", func() bool {
+		response, err := http.Get(g.server.URL() + "/readyz")
+		if err != nil {
+			return false
+		}
+		_ = response.Body.Close()
+		return response.StatusCode == http.StatusServiceUnavailable
+	})
 }
 
 // restart stops the gateway and starts it again on the same data.
