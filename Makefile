@@ -33,4 +33,4 @@ check: ## Check format, vet, staticcheck, policies, races, and fuzz each parser 
 	@$(OPA) fmt --fail --list policies
 	@$(GO) test -timeout 15m -race ./ledger/... ./engine/... ./server/...
 	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z]+' . | while IFS=: read -r file name; do \
-		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZ) "$$(dirname "$$file")" || exit 1; done
+		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x "$$(dirname "$$file")" || exit 1; done

@@ -61,6 +61,50 @@ func TestCost(t *testing.T) {
 	}
 }
 
+func TestCeiling(t *testing.T) {
+	price := Price{UncachedInput: 1_000_000, CachedInput: 100_000, CacheWrite5m: 1_250_000, CacheWrite1h: 2_000_000, Output: 5_000_000, Reasoning: 6_000_000}
+	for _, test := range []struct {
+		input, output int64
+		cacheWrites   bool
+		want          int64
+	}{
+		{0, 0, true, 0},
+		{100, 0, false, 100_000},
+		{100, 0, true, 200_000}, // all of it may be written to the dearer cache
+		{0, 100, false, 600_000},
+		{100, 100, true, 800_000},
+	} {
+		if got, err := price.Ceiling(test.input, test.output, test.cacheWrites); err != nil || got != test.want {
+			t.Errorf("%+v: got %d, %v", test, got, err)
+		}
+	}
+	if got, err := (Price{CachedInput: 7000}).Ceiling(1, 0, false); err != nil || got != 7 {
+		t.Errorf("a cached token that is dearer than another: got %d, %v", got, err)
+	}
+	for name, err := range map[string]error{
+		"too much input": ceilingError(price, TokensMax, 1), "negative input": ceilingError(price, -1, 0),
+	} {
+		if !errors.Is(err, ErrUsage) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := ceilingError(Price{UncachedInput: 1, CacheWrite1h: -1}, 1, 1); !errors.Is(err, ErrPrice) {
+		t.Errorf("a negative class that the ceiling does not need: %v", err)
+	}
+}
+
+func ceilingError(price Price, input, output int64) error {
+	_, err := price.Ceiling(input, output, true)
+	return err
+}
+
+func TestPriceID(t *testing.T) {
+	price := Price{1, 2, 3, 4, 5, 6}
+	if price.ID() != (Price{1, 2, 3, 4, 5, 6}).ID() || price.ID() == (Price{2, 1, 3, 4, 5, 6}).ID() {
+		t.Error("a price is not addressed by its content")
+	}
+}
+
 // TestCostIsExact compares with arithmetic that cannot overflow, and the ceiling with every split into classes.
 func TestCostIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -102,10 +146,21 @@ func TestUSDRoundTrip(t *testing.T) {
 			t.Errorf("%s: %d, %v", text, nano, err)
 		}
 	}
-	for _, text := range []string{"", "-1", "1e3", "0.0000000001", "4503599628", "4503599627370497", "1,5", "$1"} {
-		if nano, err := ParseUSD(text); text != "4503599628" && !errors.Is(err, ErrPrice) {
+	if nano, err := ParseUSD("4503599627.370496"); err != nil || nano != 1<<52*1000 {
+		t.Errorf("the largest amount: %d, %v", nano, err)
+	}
+	for _, text := range []string{"", "-1", "1e3", "0.0000000001", "4503599627.370496001", "4503599628", "1,5", "$1", "١"} {
+		if nano, err := ParseUSD(text); !errors.Is(err, ErrPrice) {
 			t.Errorf("%q: %d, %v", text, nano, err)
 		}
+	}
+	for nano, want := range map[int64]string{-1_500_000_000: "-1.5", -1: "-0.000000001", NanoUSDMax: "4611686018.427387904"} {
+		if got := FormatUSD(nano); got != want {
+			t.Errorf("%d: got %s, want %s", nano, got, want)
+		}
+	}
+	if tokens, usd := FormatAmount(Tokens, 1500), FormatAmount(USD, 1500); tokens != "1500" || usd != "0.0000015" {
+		t.Errorf("amounts are written %s and %s", tokens, usd)
 	}
 }
 
@@ -116,7 +171,14 @@ func TestAccountNames(t *testing.T) {
 		if err != nil || len(got) != 1 || got[0] != account {
 			t.Fatalf("%+v is written %s and read %+v, %v", account, account, got, err)
 		}
+		var read Account
+		if err := read.UnmarshalText([]byte(account.String())); err != nil || read != account {
+			t.Fatalf("%s is read %+v, %v", account, read, err)
+		}
 	})
+	if err := new(Account).UnmarshalText([]byte("user/alice")); !errors.Is(err, ErrAccount) {
+		t.Errorf("all of a scope's accounts are one: %v", err)
+	}
 	if got, err := ParseAccounts("user/alice"); err != nil || len(got) != 2 || got[0].Unit != Tokens || got[1].Unit != USD {
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -145,12 +207,20 @@ func FuzzParseAccounts(f *testing.F) {
 }
 
 func TestFixedWindow(t *testing.T) {
-	for length, want := range map[time.Duration]string{24 * time.Hour: "fixed/24h", 90 * time.Minute: "fixed/1h30m", 10 * time.Minute: "fixed/10m", time.Second: "fixed/1s"} {
+	for length, want := range map[time.Duration]string{
+		24 * time.Hour: "fixed/24h", FixedLengthMax: "fixed/744h", 90 * time.Minute: "fixed/1h30m", 10 * time.Minute: "fixed/10m",
+		time.Second: "fixed/1s", time.Hour + time.Second: "fixed/1h0m1s", 100 * time.Second: "fixed/1m40s", time.Microsecond: "fixed/1µs",
+	} {
 		if got := (Fixed{length}).String(); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	for _, length := range []time.Duration{0, -time.Hour, FixedLengthMax + 1, time.Nanosecond} {
+	for _, length := range []time.Duration{time.Microsecond, FixedLengthMax} {
+		if err := (Fixed{length}).Validate(); err != nil {
+			t.Errorf("%v: %v", length, err)
+		}
+	}
+	for _, length := range []time.Duration{0, -time.Hour, FixedLengthMax + time.Microsecond, time.Nanosecond} {
 		if err := (Fixed{length}).Validate(); !errors.Is(err, ErrWindow) {
 			t.Errorf("%v: %v", length, err)
 		}

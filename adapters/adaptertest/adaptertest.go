@@ -292,8 +292,9 @@ func final(t *testing.T, start starter) {
 
 // reuses breaks a connection that has served a call before, which is where clients are tempted to send again.
 func reuses(t *testing.T, start starter) {
-	server, provider := start(t, `[{}, {}, {"break": "before_header"}]`)
-	for range 2 {
+	const before = 50
+	server, provider := start(t, `[`+strings.Repeat(`{}, `, before)+`{"break": "before_header"}]`)
+	for range before {
 		if _, _, _, err := read(provider, request(true)); err != nil {
 			t.Fatal(err)
 		}
@@ -302,8 +303,8 @@ func reuses(t *testing.T, start starter) {
 	if failure := asFailure(err); failure == nil || failure.Reason != adapters.Connection {
 		t.Errorf("got %v", err)
 	}
-	if n := server.Seen(model).Requests; n != 3 {
-		t.Errorf("the provider saw %d requests, want 3", n)
+	if n := server.Seen(model).Requests; n != before+1 {
+		t.Errorf("the provider saw %d requests, want %d", n, before+1)
 	}
 	if n := server.Connections(); n != 1 {
 		t.Errorf("the calls took %d connections, want 1", n)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -32,7 +33,8 @@ type answer struct {
 	output, finished bool
 	// pending is the last report of a stream whose call was still under way.
 	pending *ledger.Usage
-	ended   error  // what every further Next returns
+	ended   error // what every further Next returns
+	drained bool
 	data    []byte // reused for each event that is edited
 	relay   []byte // likewise
 }
@@ -99,6 +101,7 @@ func (a *answer) Close() error {
 // Next returns the next event. See [adapters.Answer].
 func (a *answer) Next() (adapters.Event, error) {
 	if a.ended != nil {
+		a.drain()
 		return adapters.Event{}, a.ended
 	}
 	if a.events == nil {
@@ -111,6 +114,23 @@ func (a *answer) Next() (adapters.Event, error) {
 		return adapters.Event{}, err
 	}
 	return event, nil
+}
+
+const (
+	drainTime  = 100 * time.Millisecond // the end mostly stands in the buffer already; a new connection costs not much more
+	drainBytes = 16 << 10               // a provider that goes on after its end is not waited for
+)
+
+// drain reads what follows a stream's terminal event, mostly nothing but the end of the body: only a body that was read to its
+// end gives its connection back.
+func (a *answer) drain() {
+	if a.ended != io.EOF || a.drained {
+		return
+	}
+	a.drained = true
+	late := time.AfterFunc(drainTime, func() { a.end(context.Canceled) })
+	defer late.Stop()
+	_, _ = io.CopyN(io.Discard, a.body, drainBytes) // what it says is of no use to anybody
 }
 
 // next reads a stream's next event.

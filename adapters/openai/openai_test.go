@@ -151,23 +151,30 @@ func TestWhatIsSent(t *testing.T) {
 // TestAConnectionThatWasClosedMeanwhile: a kept connection may be gone when it is used again. The request may then be lost, but
 // it must not arrive twice.
 func TestAConnectionThatWasClosedMeanwhile(t *testing.T) {
-	var seen atomic.Int64
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		seen.Add(1)
+	const calls = 200
+	var arrived [calls]atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if call := gjson.GetBytes(body, "seed"); call.Exists() { // else the request was cut off
+			arrived[call.Int()].Add(1)
+		}
 		_, _ = io.WriteString(w, `{"choices":[]}`)
 	}))
-	defer server.Close()
 	provider := newProvider(t, server.URL, "")
-	for range 200 {
-		before := seen.Load()
-		answer, err := provider.Send(t.Context(), adapters.Request{Body: []byte(`{"model":"pub"}`), Model: "up"})
-		if err == nil {
+	failed := make([]error, calls)
+	for i := range calls {
+		var answer adapters.Answer
+		answer, failed[i] = provider.Send(t.Context(), adapters.Request{Body: fmt.Appendf(nil, `{"model":"pub","seed":%d}`, i), Model: "up"})
+		if failed[i] == nil {
 			_ = answer.Close()
 		}
-		if arrived := seen.Load() - before; arrived > 1 || err == nil && arrived != 1 {
-			t.Fatalf("%d requests arrived, %v", arrived, err)
-		}
 		go server.CloseClientConnections() // sooner or later than the next call
+	}
+	server.Close() // which waits for the last request
+	for i := range calls {
+		if n := arrived[i].Load(); n > 1 || failed[i] == nil && n != 1 {
+			t.Errorf("call %d arrived %d times, %v", i, n, failed[i])
+		}
 	}
 }
 
@@ -337,6 +344,33 @@ func TestStreamsThatAreNoAnswers(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
+}
+
+// TestAnEndThatDoesNotEnd: a provider that leaves its body open after the terminal event costs a tenth of a second at most.
+func TestAnEndThatDoesNotEnd(t *testing.T) {
+	gone := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		_, _ = io.WriteString(w, "data: [DONE]\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		close(gone)
+	}))
+	defer server.Close()
+	answer, err := newProvider(t, server.URL, "").Send(t.Context(), adapters.Request{Body: []byte(`{}`), Stream: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := time.Now()
+	if event, err := answer.Next(); err != nil || event.Kind != adapters.Done || time.Since(started) > drainTime {
+		t.Errorf("got %+v, %v after %v", event, err, time.Since(started))
+	}
+	if _, err := answer.Next(); err != io.EOF || time.Since(started) > 20*drainTime {
+		t.Errorf("got %v after %v", err, time.Since(started))
+	}
+	<-gone
+	_ = answer.Close()
 }
 
 // TestUsage reads the cases whose classes were computed independently: reports of whole answers, and streams of chunks.
