@@ -119,6 +119,9 @@ func (p Price) Cost(u Usage) (int64, error) {
 // Ceiling is the most that input and output tokens can cost when nothing is known of their classes yet: every token at
 // the dearest class that it can turn out to be. Cache writes count only where the provider's dialect has them.
 func (p Price) Ceiling(input, output int64, cacheWrites bool) (int64, error) {
+	if err := p.validate(); err != nil {
+		return 0, err
+	}
 	dearestInput := max(p.UncachedInput, p.CachedInput)
 	if cacheWrites {
 		dearestInput = max(dearestInput, p.CacheWrite5m, p.CacheWrite1h)

@@ -98,7 +98,8 @@ func causeOr(ctx context.Context, err error) error {
 	return err
 }
 
-// edit changes what the request names in the body and leaves every other byte alone. A field that is stripped is not set either.
+// edit changes what the request names in the body, leaves out foreign fields, and leaves every other byte alone. A field that is
+// stripped is not set either.
 func edit(request adapters.Request) ([]byte, error) {
 	root := gjson.ParseBytes(request.Body)
 	if !root.IsObject() || !gjson.ValidBytes(request.Body) {
@@ -116,7 +117,7 @@ func edit(request adapters.Request) ([]byte, error) {
 	root.ForEach(func(key, value gjson.Result) bool {
 		name := key.String()
 		switch {
-		case slices.Contains(request.Strip, name):
+		case slices.Contains(request.Strip, name), slices.Contains(foreignFields, strings.ToLower(name)):
 			s.cut(key, value)
 		case name == "model":
 			s.replaceText(value, request.Model)
@@ -163,6 +164,13 @@ func askForUsage(s *splicer, options gjson.Result) error {
 		s.add(options.Index+len(options.Raw)-1, "include_usage", "true")
 	}
 	return nil
+}
+
+// foreignFields are top-level fields by which some gateways and servers behind this protocol let a request name another
+// upstream, key or principal. No client may, so that they are never passed on.
+var foreignFields = []string{
+	"api_base", "api_key", "api_version", "api_type", "base_url", "organization", "extra_body", "extra_headers", "fallbacks",
+	"mock_response", "custom_llm_provider", "litellm_params", "cache_salt",
 }
 
 // routingFields are the top-level fields by which a request can choose where OpenRouter sends it.

@@ -44,6 +44,7 @@ func TestEditChangesNothingElse(t *testing.T) {
 		{`{"model":"pub","stream":true}`, `{"model":"up","stream":true,"stream_options":{"include_usage":true}}`},
 		{`{"stream":true,"stream_options":null,"model":"pub"}`, `{"stream":true,"stream_options":{"include_usage":true},"model":"up"}`},
 		{`{"stream":true,"stream_options":{"include_usage":false,"z":1},"model":"pub"}`, `{"stream":true,"stream_options":{"include_usage":true,"z":1},"model":"up"}`},
+		{`{"api_base":"http://x","model":"pub","API_KEY":"k","messages":[{"api_key":"kept"}]}`, `{"model":"up","messages":[{"api_key":"kept"}]}`},
 		{`{"model":"pub","provider":{"order":["x"]},"messages":[]}`, `{"model":"up","messages":[]}`},
 		{"\t{ \"stream\" : true , \"model\":\"pub\" \n}\r\n ", "\t{ \"stream\" : true , \"model\":\"up\" \n,\"stream_options\":{\"include_usage\":true}}\r\n "},
 		{`{"stream":true,"stream_options":{ },"model":"pub"}`, `{"stream":true,"stream_options":{ "include_usage":true},"model":"up"}`},

@@ -49,7 +49,11 @@ func readEnvelope(body []byte) (*envelope, error) {
 	}
 	e := &envelope{modalities: map[string]int64{}, choices: 1}
 	var err error
-	refuse := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
+	refuse := func(format string, args ...any) {
+		if err == nil {
+			err = fmt.Errorf(format, args...)
+		}
+	}
 	gjson.ParseBytes(body).ForEach(func(key, value gjson.Result) bool {
 		switch key.String() {
 		case "model":
@@ -123,15 +127,23 @@ func checkJSON(body []byte) error {
 	var err error
 	seen := map[string]bool{}
 	root.ForEach(func(key, _ gjson.Result) bool {
-		if name := key.String(); seen[name] {
+		name := key.String()
+		folded := strings.ToLower(strings.ToUpper(name)) // upper case first: it knows more letters that are the same
+		switch {
+		case seen[folded]:
 			err = fmt.Errorf("the key %q is given twice", clip(name))
-		} else {
-			seen[name] = true
+		case folded != name && slices.Contains(readKeys, folded):
+			err = fmt.Errorf("the key %q must be written %q", clip(name), folded)
 		}
+		seen[folded] = true
 		return err == nil
 	})
 	return err
 }
+
+// readKeys are the keys whose values decide what a call may cost and who serves it. A provider that reads keys whatever their
+// case would see another value than the gateway did.
+var readKeys = []string{"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "messages", "tools", "functions"}
 
 // clip shortens a name that a client chose.
 func clip(name string) string {
