@@ -85,6 +85,7 @@ type Event struct {
 	// OutputBytes counts the bytes of text and tool arguments in this event, for an estimate where usage never arrives.
 	OutputBytes int
 	// Usage is the provider's report of the whole call, nil if this event brings none. A later report replaces an earlier one.
-	// Counts of a call that is still under way, which some providers send with every chunk, are not passed on.
+	// Counts of a call that is still under way, which some providers send with every chunk, are not passed on. The Done event
+	// repeats the last report: nil there means that the usage is unknown, whatever an earlier event said.
 	Usage *ledger.Usage
 }

@@ -112,6 +112,9 @@ func (s *Server) openLedger() error {
 	} else {
 		var err error
 		path := filepath.Join(s.config.Data, "regent.db")
+		if err := makePrivate(path); err != nil {
+			return err
+		}
 		if store, err = sqldb.Open(context.Background(), sqldb.Config{Path: path, Now: s.config.Now}); err != nil {
 			return err
 		}
@@ -121,6 +124,15 @@ func (s *Server) openLedger() error {
 		Store: store, TTL: s.config.HoldTTL, LateRefund: lateRefund, Elapsed: s.config.Elapsed,
 	})
 	return err
+}
+
+// makePrivate makes a file that nobody else can read, if there is none: it says who called what, and when.
+func makePrivate(path string) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("the database cannot be made: %w (set REGENT_DATA to a folder that can be written)", err)
+	}
+	return file.Close()
 }
 
 // lateRefund is how long after a hold's expiry its charge may be lowered to what was really used: a day, the longest window of
@@ -241,13 +253,20 @@ func (s *Server) drain() error {
 	case <-time.After(s.config.DrainFor):
 		s.inference.Stop()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
-	return errors.Join(s.http.Shutdown(ctx), s.router.Close(ctx))
+	if s.http.Shutdown(ctx) != nil { // somebody is still sending a request, which is no call yet
+		_ = s.http.Close()
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	return s.router.Close(ctx)
 }
 
-// stopTimeout bounds the end of everything after the calls have been ended: some transactions.
-const stopTimeout = 15 * time.Second
+const (
+	goodbye       = 2 * time.Second  // for the last bytes of answers that are complete
+	settleTimeout = 15 * time.Second // for the settlements of all calls: some transactions
+)
 
 // close frees what New opened.
 func (s *Server) close() error {

@@ -126,7 +126,7 @@ func read(provider adapters.Provider, request adapters.Request) (text string, us
 		}
 		text += string(event.Relay)
 		output += event.OutputBytes
-		if event.Usage != nil {
+		if event.Usage != nil || event.Kind == adapters.Done {
 			usage = event.Usage
 		}
 	}

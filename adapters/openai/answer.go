@@ -2,7 +2,6 @@ package openai
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -31,9 +30,9 @@ type answer struct {
 	whole  []byte
 	// output says that content has come; finished, that a finish reason has.
 	output, finished bool
-	// pending is the last report of a stream whose call was still under way.
-	pending *ledger.Usage
-	ended   error // what every further Next returns
+
+	usage   *ledger.Usage // by the stream's last report, nil if that was unusable
+	ended   error         // what every further Next returns
 	drained bool
 	data    []byte // reused for each event that is edited
 	relay   []byte // likewise
@@ -74,9 +73,10 @@ func (a *answer) readWhole() *adapters.Failure {
 	return nil
 }
 
+// isError says whether a document reports an error: as OpenAI does, or, as older vLLM servers do, by being one.
 func isError(root gjson.Result) bool {
 	reported := root.Get("error")
-	return reported.Exists() && reported.Type != gjson.Null
+	return reported.Exists() && reported.Type != gjson.Null || root.Get("object").Str == "error"
 }
 
 // reported is the failure that a success reports in its body.
@@ -147,7 +147,7 @@ func (a *answer) next() (adapters.Event, error) {
 		raw = raw.WithoutMark()
 		if bytes.Equal(data, terminal) {
 			a.ended = io.EOF
-			return adapters.Event{Kind: adapters.Done, Relay: complete(raw), Usage: a.pending}, nil
+			return adapters.Event{Kind: adapters.Done, Relay: complete(raw), Usage: a.usage}, nil
 		}
 		return a.chunk(raw)
 	}
@@ -202,9 +202,11 @@ func (a *answer) chunk(raw sse.Event) (adapters.Event, error) {
 	choices, usage := root.Get("choices"), root.Get("usage")
 	usageOnly := usage.IsObject() && !choices.Get("0").Exists()
 	event := a.classify(choices, usageOnly)
-	a.pending = cmp.Or(parseUsage(usage), a.pending)
-	if a.finished || usageOnly && a.output {
-		event.Usage, a.pending = a.pending, nil
+	if usage.IsObject() {
+		a.usage = parseUsage(usage) // nil if it cannot be true: the report before it is not the last one any more
+		if a.finished || usageOnly && a.output {
+			event.Usage = a.usage
+		}
 	}
 	if dropUsage := usage.Exists() && !a.request.UsageWanted; !dropUsage || !usageOnly {
 		event.Relay = a.edited(raw, root, dropUsage)

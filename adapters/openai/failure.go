@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	errorBytesMax = 64 << 10       // an error's code is near its beginning; what follows is text that nobody reads
-	retryAfterMax = 24 * time.Hour // a provider that asks for longer is asked again after a day
+	errorTimeMax  = 2 * time.Second // the status says most, and another source is waiting to be tried
+	errorBytesMax = 64 << 10        // an error's code is near its beginning; what follows is text that nobody reads
+	retryAfterMax = 24 * time.Hour  // a provider that asks for longer is asked again after a day
 )
 
 // knownCodes are the error codes of OpenAI that a client may be shown. Anything else could hold a provider's own text.
@@ -28,7 +29,9 @@ var knownCodes = map[string]bool{
 
 // refused turns a response that is no success into a failure. It reads the error's code and none of its text.
 func refused(response *http.Response) *adapters.Failure {
+	late := time.AfterFunc(errorTimeMax, func() { _ = response.Body.Close() })
 	body, _ := io.ReadAll(io.LimitReader(response.Body, errorBytesMax)) // what was read is enough
+	late.Stop()
 	code := errorCode(gjson.ParseBytes(body))
 	failure := &adapters.Failure{
 		Reason: reasonOf(response.StatusCode), Status: response.StatusCode, RetryAfter: retryAfter(response.Header), Code: code,

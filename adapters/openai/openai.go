@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/tidwall/gjson"
 
@@ -43,6 +44,9 @@ func New(config Config) (*Provider, error) {
 	if config.BaseURL == "" || config.Client == nil {
 		return nil, errors.New("openai: Config.BaseURL and Config.Client are required")
 	}
+	if strings.ContainsFunc(config.APIKey, unicode.IsControl) {
+		return nil, errors.New("openai: Config.APIKey holds a character that no header can")
+	}
 	return &Provider{config: config, url: strings.TrimSuffix(config.BaseURL, "/") + "/chat/completions"}, nil
 }
 
@@ -70,8 +74,8 @@ func (p *Provider) Send(ctx context.Context, request adapters.Request) (adapters
 	return answer, nil
 }
 
-// post sends the body. The transport sends it again only if nothing of it had left on a connection that turned out to be
-// closed: it has no leave to repeat a POST otherwise, since no idempotency key is passed on.
+// post sends the body. Over HTTP/1.1 the transport sends it again only if nothing of it had left on a connection that turned
+// out to be closed: it has no leave to repeat a POST otherwise, since no idempotency key is passed on.
 func (p *Provider) post(ctx context.Context, body []byte, stream bool) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
 	if err != nil {

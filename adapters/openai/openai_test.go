@@ -198,7 +198,7 @@ func relayed(t *testing.T, stream string, usageWanted bool) (text string, kinds 
 		}
 		text += string(event.Relay)
 		kinds = append(kinds, event.Kind)
-		if event.Usage != nil {
+		if event.Usage != nil || event.Kind == adapters.Done {
 			usage = event.Usage
 		}
 	}

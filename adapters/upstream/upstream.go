@@ -1,7 +1,8 @@
 // Package upstream makes the guarded HTTP clients by which adapters reach providers: which addresses may be connected to is
 // decided at the moment of connecting, after names were resolved, so that no name can lead elsewhere.
 //
-// It retries nothing and follows no redirect: one call of a client is at most one request at a provider.
+// It retries nothing and follows no redirect: one call of a client is at most one request at a provider. That is why it speaks
+// HTTP/1.1 alone: over HTTP/2 net/http sends a request again, on its own and without an end, when the other side resets it.
 package upstream
 
 import (
@@ -21,6 +22,7 @@ import (
 const (
 	dialTimeout      = 10 * time.Second // a provider that cannot be reached in this time is down for its caller
 	handshakeTimeout = 10 * time.Second // likewise
+	writeTimeout     = time.Minute      // for one write: a provider that takes nothing for so long will not answer either
 	headerTimeout    = 5 * time.Minute  // a whole answer of a slow reasoning model arrives with its header
 	idleTimeout      = 90 * time.Second // below the idle time-outs that providers use, so that they do not close first
 	bodyIdle         = 5 * time.Minute  // the longest silence in a stream that is not a fault: a model that thinks
@@ -44,10 +46,19 @@ func New(config Config) *http.Client {
 		Timeout: dialTimeout,
 		Control: func(_, address string, _ syscall.RawConn) error { return check(address, config.AllowPrivate) },
 	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy:                  nil, // a proxy of the environment would be connected to in place of the provider
-			DialContext:            dialer.DialContext,
+			Proxy: nil, // a proxy of the environment would be connected to in place of the provider
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				connection, err := dialer.DialContext(ctx, network, address)
+				if err != nil {
+					return nil, err
+				}
+				return &patience{connection, writeTimeout}, nil
+			},
+			Protocols:              protocols,
 			TLSHandshakeTimeout:    handshakeTimeout,
 			ResponseHeaderTimeout:  headerTimeout,
 			IdleConnTimeout:        idleTimeout,
@@ -55,10 +66,22 @@ func New(config Config) *http.Client {
 			MaxIdleConnsPerHost:    connectionsIdle,
 			MaxResponseHeaderBytes: headerBytesMax,
 			DisableCompression:     true, // bytes are relayed as they come
-			ForceAttemptHTTP2:      true,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+}
+
+// patience is a connection whose every write has to be taken in time: the transport's own limits begin when all is written.
+type patience struct {
+	net.Conn
+	limit time.Duration
+}
+
+func (p *patience) Write(b []byte) (int, error) {
+	if err := p.SetWriteDeadline(time.Now().Add(p.limit)); err != nil {
+		return 0, err
+	}
+	return p.Conn.Write(b)
 }
 
 // ErrAddress is returned for a connection to an address that is not allowed.
@@ -123,8 +146,13 @@ func embedded(ip netip.Addr) []netip.Addr {
 	bytes := ip.As16()
 	switch {
 	case ip.Is4(), ip.IsLoopback(), ip.IsUnspecified():
-	case compatible.Contains(ip), nat64.Contains(ip), nat64Local.Contains(ip):
+	case compatible.Contains(ip), nat64.Contains(ip):
 		return []netip.Addr{ip, netip.AddrFrom4([4]byte(bytes[12:16]))}
+	case nat64Local.Contains(ip): // where the IPv4 address stands depends on the length of the gateway's prefix: 48, 56, 64 or 96
+		return []netip.Addr{
+			ip, netip.AddrFrom4([4]byte{bytes[6], bytes[7], bytes[9], bytes[10]}), netip.AddrFrom4([4]byte{bytes[7], bytes[9], bytes[10], bytes[11]}),
+			netip.AddrFrom4([4]byte(bytes[9:13])), netip.AddrFrom4([4]byte(bytes[12:16])),
+		}
 	case sixToFour.Contains(ip):
 		return []netip.Addr{ip, netip.AddrFrom4([4]byte(bytes[2:6]))}
 	}

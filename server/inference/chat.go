@@ -22,16 +22,16 @@ const (
 
 // chat serves POST /chat/completions.
 func (i *Inference) chat(x *exchange) {
-	if !i.begin() {
-		x.fail(draining)
-		return
-	}
-	defer i.running.Done()
 	body, err := x.chatBody()
 	if err != nil {
 		x.fail(describe(err, false))
 		return
 	}
+	if !i.begin() { // only now is it a call, for which a stop waits
+		x.fail(draining)
+		return
+	}
+	defer i.running.Done()
 	e, err := readEnvelope(body)
 	if err != nil {
 		x.fail(describe(err, false))
@@ -85,7 +85,7 @@ func (i *Inference) route(x *exchange, e *envelope, body []byte) (*engine.Reques
 	}
 	var tokens int64
 	if model := x.catalogue.Models[e.model]; model != nil {
-		tokens = e.inputTokens(model)
+		tokens = e.inputTokens(x.r.Context(), model)
 		request.Candidates = model.Candidates(i.Cooling, len(openai.RoutingFields(body)) > 0)
 		multiplyBound(request, e.choices)
 	}

@@ -2,6 +2,7 @@ package inference
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,8 +39,15 @@ type envelope struct {
 	choices int64
 	// modalities counts the parts beyond text.
 	modalities map[string]int64
-	// textTokens estimates the prompt's text.
-	textTokens int64
+	// texts are the prompt's texts, textBytes the sum of their lengths, and formatTokens what the protocol adds to them.
+	texts        []string
+	textBytes    int64
+	formatTokens int64
+}
+
+func (e *envelope) addText(text string) {
+	e.texts = append(e.texts, text)
+	e.textBytes += int64(len(text))
 }
 
 // readEnvelope checks a chat request's body and reads what the gateway needs of it. An error is an [answerError].
@@ -83,7 +91,7 @@ func readEnvelope(body []byte) (*envelope, error) {
 			}
 			e.readMessages(value, refuse)
 		case "tools", "functions", "response_format":
-			e.textTokens += countTokens(value.Raw)
+			e.addText(value.Raw)
 		case "temperature", "top_p", "frequency_penalty", "presence_penalty":
 			if value.Type != gjson.Null && value.Type != gjson.Number {
 				refuse("%s must be a number", key.String())
@@ -126,7 +134,7 @@ func checkJSON(body []byte) error {
 	}
 	var err error
 	seen := map[string]bool{}
-	root.ForEach(func(key, _ gjson.Result) bool {
+	root.ForEach(func(key, value gjson.Result) bool {
 		name := key.String()
 		folded := strings.ToLower(strings.ToUpper(name)) // upper case first: it knows more letters that are the same
 		switch {
@@ -134,8 +142,33 @@ func checkJSON(body []byte) error {
 			err = fmt.Errorf("the key %q is given twice", clip(name))
 		case folded != name && slices.Contains(readKeys, folded):
 			err = fmt.Errorf("the key %q must be written %q", clip(name), folded)
+		default:
+			err = checkNested(value)
 		}
 		seen[folded] = true
+		return err == nil
+	})
+	return err
+}
+
+// checkNested sees that no object inside repeats a key. The nesting is bounded already.
+func checkNested(value gjson.Result) (err error) {
+	if !value.IsObject() && !value.IsArray() {
+		return nil
+	}
+	var seen map[string]bool
+	if value.IsObject() {
+		seen = map[string]bool{}
+	}
+	value.ForEach(func(key, inner gjson.Result) bool {
+		if name := key.String(); seen != nil {
+			if seen[name] {
+				err = fmt.Errorf("the key %q is given twice in one object", clip(name))
+				return false
+			}
+			seen[name] = true
+		}
+		err = checkNested(inner)
 		return err == nil
 	})
 	return err
@@ -219,14 +252,14 @@ func (e *envelope) readMessages(messages gjson.Result, refuse func(string, ...an
 			refuse("each message must be an object")
 			return false
 		}
-		e.textTokens += perMessage
+		e.formatTokens += perMessage
 		message.ForEach(func(key, value gjson.Result) bool {
 			if key.String() == "content" && value.IsArray() {
 				e.readParts(value)
 			} else if value.Type == gjson.String {
-				e.textTokens += countTokens(value.String())
+				e.addText(value.String())
 			} else if value.Type == gjson.JSON {
-				e.textTokens += countTokens(value.Raw)
+				e.addText(value.Raw)
 			}
 			return true
 		})
@@ -247,7 +280,8 @@ func (e *envelope) readParts(parts gjson.Result) {
 		case modality != "":
 			e.modalities[modality]++
 		default:
-			e.textTokens += countTokens(part.Get("text").String()) + countTokens(part.Get("refusal").String())
+			e.addText(part.Get("text").String())
+			e.addText(part.Get("refusal").String())
 		}
 		return true
 	})
@@ -264,17 +298,44 @@ func (e *envelope) names() []string {
 }
 
 // inputTokens estimates the prompt for a model: its text, and for each part beyond text the most that the model can make of it.
-func (e *envelope) inputTokens(model *catalog.Model) int64 {
-	tokens := e.textTokens
+func (e *envelope) inputTokens(ctx context.Context, model *catalog.Model) int64 {
+	tokens := e.textTokens(ctx, model.ContextTokens)
 	for modality, count := range e.modalities { // policy denies a modality that the model has no maximum for
-		if most := model.Modalities[modality]; most > (ledger.TokensMax-tokens)/count {
+		most := model.Modalities[modality]
+		if most > (ledger.TokensMax-tokens)/count {
 			return ledger.TokensMax
-		} else {
-			tokens += count * most
 		}
+		tokens += count * most
 	}
 	return tokens
 }
+
+// textTokens counts the prompt's text. A text that does not fit the context by its bytes alone is not counted, as that would
+// cost more than the refusal that follows; nor is one whose client has gone.
+func (e *envelope) textTokens(ctx context.Context, contextTokens *int64) int64 {
+	if floor := (e.textBytes+3)/4 + e.formatTokens; contextTokens != nil && floor > *contextTokens {
+		return floor
+	}
+	if e.textBytes > countedFreely {
+		counting <- struct{}{}
+		defer func() { <-counting }()
+	}
+	tokens := e.formatTokens
+	for _, text := range e.texts {
+		if ctx.Err() != nil {
+			return tokens + e.textBytes // a token is at least a byte
+		}
+		tokens += countTokens(text)
+	}
+	return tokens
+}
+
+// countedFreely is the size of a prompt that is counted at once, in less than 10 ms; of larger ones one is counted at a time, so
+// that they cannot take the processor from everybody else.
+const countedFreely = 64 << 10
+
+// counting holds the one large prompt that is being counted.
+var counting = make(chan struct{}, 1)
 
 // vocabulary is loaded when the first prompt is counted: it takes some 50 ms.
 var vocabulary = sync.OnceValues(func() (tokenizer.Codec, error) { return tokenizer.Get(tokenizer.O200kBase) })

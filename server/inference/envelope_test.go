@@ -28,11 +28,11 @@ func TestReadEnvelope(t *testing.T) {
 		t.Errorf("modalities: %v; a part of an unknown type counts as a file", names)
 	}
 	model := &catalog.Model{Modalities: map[string]int64{"image": 1000, "file": 50}}
-	if got, want := e.inputTokens(model), e.textTokens+1050; got != want {
+	if got, want := e.inputTokens(t.Context(), model), e.textTokens(t.Context(), nil)+1050; got != want {
 		t.Errorf("input tokens: got %d, want %d", got, want)
 	}
 	model.Modalities["image"] = ledger.TokensMax
-	if got := e.inputTokens(model); got != ledger.TokensMax {
+	if got := e.inputTokens(t.Context(), model); got != ledger.TokensMax {
 		t.Errorf("input tokens beyond every bound: got %d", got)
 	}
 }
@@ -46,6 +46,8 @@ func TestReadEnvelopeRefuses(t *testing.T) {
 		"broken UTF-8":             "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}",
 		"a key twice":              `{"model":"m","model":"n",` + messages + `}`,
 		"a key twice, escaped":     `{"model":"m","\u006dodel":"n",` + messages + `}`,
+		"a nested key twice":       `{"model":"m",` + messages + `,"stream_options":{"include_usage":true,"include_usage":false}}`,
+		"a part's type twice":      `{"model":"m","messages":[{"content":[{"type":"text","type":"image_url"}]}]}`,
 		"a key in two cases":       `{"model":"m","Model":"n",` + messages + `}`,
 		"a key in another case":    `{"model":"m","Max_Tokens":1000,` + messages + `}`,
 		"a key with a long s":      `{"model":"m","\u017ftream":true,` + messages + `}`,
@@ -71,6 +73,18 @@ func TestReadEnvelopeRefuses(t *testing.T) {
 		if !errors.As(err, &refusal) || refusal.status != http.StatusBadRequest {
 			t.Errorf("%s: got %v, want a 400", name, err)
 		}
+	}
+}
+
+func TestATextBeyondTheContextIsNotCounted(t *testing.T) {
+	context := int64(10)
+	e := &envelope{formatTokens: 4}
+	e.addText(strings.Repeat("a b ", 1000))
+	if got := e.textTokens(t.Context(), &context); got != 1004 {
+		t.Errorf("got %d, want a quarter of the bytes and the format", got)
+	}
+	if got := e.textTokens(t.Context(), nil); got < 1900 {
+		t.Errorf("got %d, want it counted", got)
 	}
 }
 
@@ -103,7 +117,7 @@ func FuzzEnvelope(f *testing.F) {
 			}
 			return
 		}
-		if !catalog.ValidModelID(e.model) || e.textTokens < 0 || e.choices < 1 || e.outputTokensMax != nil && *e.outputTokensMax < 1 {
+		if !catalog.ValidModelID(e.model) || e.textBytes < 0 || e.choices < 1 || e.outputTokensMax != nil && *e.outputTokensMax < 1 {
 			t.Fatalf("accepted %q as %+v", body, e)
 		}
 	})

@@ -173,7 +173,7 @@ func (a *attempt) upstreamRequest() adapters.Request {
 
 // take counts an event and relays it. What comes before the first output is held back: until then another source can be tried.
 func (a *attempt) take(event adapters.Event) {
-	if event.Usage != nil {
+	if event.Usage != nil || event.Kind == adapters.Done { // the last event's nil takes back what was reported before it
 		a.outcome.Usage = event.Usage
 	}
 	a.outputBytes += int64(event.OutputBytes)
@@ -218,8 +218,11 @@ func (a *attempt) answerWhole(event adapters.Event) {
 	}
 	a.written, a.outcome.Output = true, true
 	a.x.w.Header().Set("Content-Type", "application/json")
-	a.x.w.WriteHeader(http.StatusOK)
-	_, err := a.x.w.Write(event.Relay)
+	err := http.NewResponseController(a.x.w).SetWriteDeadline(time.Now().Add(writeStall))
+	if err == nil || errors.Is(err, http.ErrNotSupported) {
+		a.x.w.WriteHeader(http.StatusOK)
+		_, err = a.x.w.Write(event.Relay)
+	}
 	a.sent(err)
 	a.delivered = err == nil
 }
