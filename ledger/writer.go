@@ -79,6 +79,9 @@ func (q *queue) take() (batch []*waiter, closed bool) {
 			q.signal()
 		}
 	}
+	if q.closed {
+		q.signal() // the writer looks again until there is nothing left, and then ends
+	}
 	return batch, q.closed && len(batch) == 0
 }
 

@@ -25,38 +25,69 @@ type gated struct {
 	ledger.Store
 	gate    sync.Mutex // held by a test to make transactions wait
 	failing atomic.Bool
+	hanging atomic.Bool               // transactions wait until their context ends
+	replays atomic.Bool               // each transaction is lost before its commit, and decided again
+	forgets atomic.Bool               // the next commit succeeds, and its answer is lost
 	poison  atomic.Pointer[uuid.UUID] // a hold whose saving fails
 	entered chan struct{}             // gets a token when a transaction begins
+	updates atomic.Int64              // transactions begun
 }
 
-var errDisk = errors.New("the disk is gone")
+var (
+	errDisk = errors.New("the disk is gone")
+	errLost = errors.New("the transaction was lost")
+)
 
 func (g *gated) Update(ctx context.Context, decide func(ledger.Tx) error) error {
+	g.updates.Add(1)
 	select {
 	case g.entered <- struct{}{}:
 	default:
 	}
 	g.gate.Lock()
 	defer g.gate.Unlock()
+	if g.hanging.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	if g.failing.Load() {
 		return errDisk
 	}
-	return g.Store.Update(ctx, func(tx ledger.Tx) error { return decide(poisoned{tx, g}) })
+	if g.replays.Load() {
+		err := g.Store.Update(ctx, func(tx ledger.Tx) error { return decide(edited{tx, lose}) })
+		if err != nil && !errors.Is(err, errLost) {
+			return err
+		}
+	}
+	err := g.Store.Update(ctx, func(tx ledger.Tx) error { return decide(edited{tx, g.refusePoison}) })
+	if err == nil && g.forgets.CompareAndSwap(true, false) {
+		return errLost
+	}
+	return err
 }
 
-// poisoned is a transaction that refuses to save the poisoned hold.
-type poisoned struct {
+// edited is a transaction that asks before it saves.
+type edited struct {
 	ledger.Tx
-	gated *gated
+	check func(*ledger.Changes) error
 }
 
-func (p poisoned) Save(ctx context.Context, changes *ledger.Changes) error {
-	if id := p.gated.poison.Load(); id != nil {
+func (e edited) Save(ctx context.Context, changes *ledger.Changes) error {
+	if err := e.check(changes); err != nil {
+		return err
+	}
+	return e.Tx.Save(ctx, changes)
+}
+
+func lose(*ledger.Changes) error { return errLost }
+
+func (g *gated) refusePoison(changes *ledger.Changes) error {
+	if id := g.poison.Load(); id != nil {
 		if _, ok := changes.Holds[*id]; ok {
 			return errDisk
 		}
 	}
-	return p.Tx.Save(ctx, changes)
+	return nil
 }
 
 func open(t *testing.T, config ledger.Config) (*ledger.Ledger, *gated, *ledgertest.Clock) {
@@ -152,6 +183,7 @@ func TestAStoreThatIsGoneFailsAllAndComesBack(t *testing.T) {
 	l, store, _ := open(t, ledger.Config{})
 	release := stalled(t, l, store)
 	store.failing.Store(true)
+	before := store.updates.Load()
 	results := make(chan error, 100)
 	var wg sync.WaitGroup
 	for range 100 {
@@ -166,6 +198,9 @@ func TestAStoreThatIsGoneFailsAllAndComesBack(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 	}
+	if got := store.updates.Load() - before; got != 3 {
+		t.Errorf("%d transactions were tried, want 3: the batch, and two alone", got)
+	}
 	if l.Status().Err == nil {
 		t.Error("health does not say that the store is gone")
 	}
@@ -174,6 +209,30 @@ func TestAStoreThatIsGoneFailsAllAndComesBack(t *testing.T) {
 		t.Errorf("after it came back: %v, health %v", err, l.Status().Err)
 	}
 	wantHeld(t, l, 1)
+}
+
+func TestAStoreThatHangsIsNotWaitedForByEachInTurn(t *testing.T) {
+	l, store, _ := open(t, ledger.Config{Timeout: 20 * time.Millisecond})
+	release := stalled(t, l, store)
+	store.hanging.Store(true)
+	before := store.updates.Load()
+	results := make(chan error, 300)
+	var wg sync.WaitGroup
+	for range 300 { // more than one batch
+		wg.Go(func() { _, err := l.Admit(ctx, admission(1)); results <- err })
+	}
+	waitFor(t, l, 300)
+	release()
+	wg.Wait()
+	close(results)
+	for err := range results {
+		if !errors.Is(err, ledger.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if got := store.updates.Load() - before; got != 6 {
+		t.Errorf("%d time-outs were waited for, want 3 for each of two batches", got)
+	}
 }
 
 func TestTheQueueIsBounded(t *testing.T) {
@@ -214,6 +273,73 @@ func TestACancelledWaiterHoldsNothing(t *testing.T) {
 	wantHeld(t, l, 0)
 }
 
+// TestAnAdmissionThatIsBeingWrittenIsAnswered: whoever stops waiting must learn of a hold that they have got.
+func TestAnAdmissionThatIsBeingWrittenIsAnswered(t *testing.T) {
+	l, store, _ := open(t, ledger.Config{})
+	select {
+	case <-store.entered: // an earlier transaction's
+	default:
+	}
+	store.gate.Lock()
+	waiting, cancel := context.WithCancel(ctx)
+	type answer struct {
+		hold ledger.Hold
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() { hold, err := l.Admit(waiting, admission(9)); answers <- answer{hold, err} }()
+	<-store.entered
+	cancel()
+	store.gate.Unlock()
+	got := <-answers
+	if got.err != nil || got.hold.Token == 0 {
+		t.Fatalf("got %+v, %v, want the hold", got.hold, got.err)
+	}
+	wantHeld(t, l, 9)
+	if err := l.Release(ctx, ledger.Ending{Hold: got.hold.ID, Token: got.hold.Token}); err != nil {
+		t.Fatal(err)
+	}
+	wantHeld(t, l, 0)
+}
+
+// TestRenewalsGoBeforeAdmissions: a denial tells of a hold's new deadline, although it was asked for before the renewal.
+func TestRenewalsGoBeforeAdmissions(t *testing.T) {
+	l, store, _ := open(t, ledger.Config{TTL: time.Minute})
+	tight := func() ledger.Admission {
+		a := admission(100)
+		a.Claims[0].Limits[0] = ledger.Limit{Window: ledger.Fixed{Length: time.Minute}, Max: 100}
+		return a
+	}
+	hold, err := l.Admit(ctx, tight())
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := stalled(t, l, store)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := l.Admit(ctx, tight())
+		var denial *ledger.LimitError
+		if !errors.As(err, &denial) || denial.RetryAfter != time.Hour+time.Minute {
+			t.Errorf("the admission: %+v, want a denial until the renewed hold is forgotten", err)
+		}
+	})
+	waitFor(t, l, 1)
+	wg.Go(func() {
+		if _, err := l.Renew(ctx, hold.ID, hold.Token, time.Hour); err != nil {
+			t.Errorf("the renewal: %v", err)
+		}
+	})
+	waitFor(t, l, 2)
+	wg.Go(func() {
+		if err := l.Refuse(ctx, nil, []byte(`{}`)); err != nil {
+			t.Error(err)
+		}
+	})
+	waitFor(t, l, 3)
+	release()
+	wg.Wait()
+}
+
 func TestWhatEndsAHoldGoesFirst(t *testing.T) {
 	l, store, _ := open(t, ledger.Config{})
 	tight := func() ledger.Admission {
@@ -250,22 +376,227 @@ func TestAnOutageSuspendsExpiry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store.failing.Store(true)
-	_ = l.Refuse(ctx, nil, []byte(`{}`)) // notices the outage
-	clock.Advance(10 * time.Minute)
-	store.failing.Store(false)
-	if _, err := l.Renew(ctx, hold.ID, hold.Token, time.Minute); err != nil {
-		t.Errorf("a renewal after the outage: %v", err)
+	touch := func() error { return l.Refuse(ctx, nil, []byte(`{}`)) }
+	outage := func(length time.Duration) {
+		t.Helper()
+		store.failing.Store(true)
+		if err := touch(); !errors.Is(err, ledger.ErrUnavailable) {
+			t.Fatalf("in the outage: %v", err)
+		}
+		clock.Advance(length)
+		store.failing.Store(false)
+	}
+	outage(10 * time.Minute)
+	if hold, err = l.Renew(ctx, hold.ID, hold.Token, time.Minute); err != nil {
+		t.Fatalf("a renewal after a long outage: %v", err)
+	}
+	if got, want := l.Status().SuspendedUntil, clock.Now().Add(time.Minute); !got.Equal(want) {
+		t.Errorf("health says that expiry is suspended until %v, want %v", got, want)
 	}
 	wantHeld(t, l, 5)
+
+	// The suspension ends, and half a TTL without the store suspends nothing more.
+	clock.Advance(time.Minute - 30*time.Second)
+	outage(30 * time.Second)
+	if _, err := l.Renew(ctx, hold.ID, hold.Token, time.Minute); !errors.Is(err, ledger.ErrExpired) {
+		t.Errorf("a renewal after a short outage: %v", err)
+	}
+	wantHeld(t, l, 0)
 }
 
-func TestCloseRefuses(t *testing.T) {
-	l, _, _ := open(t, ledger.Config{})
-	if err := l.Close(); err != nil {
+func TestIdleTimeSuspendsNothing(t *testing.T) {
+	l, _, clock := open(t, ledger.Config{TTL: time.Minute})
+	hold, err := l.Admit(ctx, admission(5))
+	if err != nil {
 		t.Fatal(err)
 	}
+	clock.Advance(24 * time.Hour)
+	if _, err := l.Renew(ctx, hold.ID, hold.Token, time.Minute); !errors.Is(err, ledger.ErrExpired) {
+		t.Errorf("got %v", err)
+	}
+	if got := l.Status().SuspendedUntil; !got.IsZero() {
+		t.Errorf("suspended until %v", got)
+	}
+}
+
+// TestADecisionMayRunTwice: a store that loses a transaction before its commit decides again from the start.
+func TestADecisionMayRunTwice(t *testing.T) {
+	expired := 0
+	l, store, clock := open(t, ledger.Config{TTL: time.Minute, OnExpire: func(ledger.Expiry) { expired++ }})
+	store.replays.Store(true)
+	first := admission(5)
+	first.Decision = []byte(`{}`)
+	hold, err := l.Admit(ctx, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Admit(ctx, admission(3)); err != nil {
+		t.Fatal(err)
+	}
+	wantHeld(t, l, 8)
+	if hold, err = l.Renew(ctx, hold.ID, hold.Token, time.Hour); err != nil || hold.Token != 2 {
+		t.Fatalf("renewal: %+v, %v", hold, err)
+	}
+	charge, err := l.Settle(ctx, ledger.Ending{Hold: hold.ID, Token: hold.Token}, ledger.Consumption{Usage: &ledger.Usage{Output: 4}})
+	if err != nil || charge.Tokens != 4 {
+		t.Fatalf("settlement: %+v, %v", charge, err)
+	}
+	clock.Advance(time.Minute)
+	if err := l.Post(ctx, ledger.Posting{Accounts: []ledger.Account{account}, Usage: ledger.Usage{Output: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	row, _, err := ledger.ReadAccount(ctx, l.Store(), account)
+	if err != nil || row.Used != 4+3+1 || row.Held != 0 {
+		t.Errorf("used %d, held %d, %v", row.Used, row.Held, err)
+	}
+	if expired != 1 {
+		t.Errorf("%d expiries were told, want 1", expired)
+	}
+	records, err := l.Store().Tail(ctx, 100)
+	if err != nil || len(records) != 1+2+2+1 {
+		t.Errorf("%d records, %v, want the decision, two ends with their charges, and a charge", len(records), err)
+	}
+}
+
+// TestALostAnswerIsGivenAgain: whoever repeats an operation whose commit was not acknowledged finds it done, once.
+func TestALostAnswerIsGivenAgain(t *testing.T) {
+	l, store, _ := open(t, ledger.Config{})
+	a := admission(5)
+	store.forgets.Store(true)
+	if _, err := l.Admit(ctx, a); !errors.Is(err, ledger.ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	hold, err := l.Admit(ctx, a)
+	if err != nil || hold.Token != 1 {
+		t.Fatalf("the admission again: %+v, %v", hold, err)
+	}
+	wantHeld(t, l, 5)
+	settle := func() (ledger.Charge, error) {
+		return l.Settle(ctx, ledger.Ending{Hold: hold.ID, Token: hold.Token}, ledger.Consumption{Usage: &ledger.Usage{Output: 4}})
+	}
+	store.forgets.Store(true)
+	if _, err := settle(); !errors.Is(err, ledger.ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	if charge, err := settle(); err != nil || charge.Tokens != 4 {
+		t.Fatalf("the settlement again: %+v, %v", charge, err)
+	}
+	row, _, err := ledger.ReadAccount(ctx, l.Store(), account)
+	if err != nil || row.Used != 4 || row.Held != 0 {
+		t.Errorf("used %d, held %d, %v", row.Used, row.Held, err)
+	}
+}
+
+// TestABatchWhoseAnswerIsLostIsDoneOnce: the writer asks again for each of its operations.
+func TestCloseRefusesAndWorksOff(t *testing.T) {
+	l, store, _ := open(t, ledger.Config{})
+	release := stalled(t, l, store)
+	var wg sync.WaitGroup
+	for range 300 { // more than one batch
+		wg.Go(func() {
+			if _, err := l.Admit(ctx, admission(1)); err != nil {
+				t.Errorf("what waited: %v", err)
+			}
+		})
+	}
+	waitFor(t, l, 300)
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close() }()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		late, cancel := context.WithTimeout(ctx, time.Millisecond)
+		_, err := l.Admit(late, admission(1))
+		cancel()
+		if errors.Is(err, ledger.ErrClosed) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a closing ledger takes what comes: %v", err)
+		}
+	}
+	release()
+	wg.Wait()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	wantHeld(t, l, 300)
 	if _, err := l.Admit(ctx, admission(1)); !errors.Is(err, ledger.ErrClosed) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestAHoldCanAlwaysBeCharged: no charge leaves so little room in an account that an expiry could not be posted.
+func TestAHoldCanAlwaysBeCharged(t *testing.T) {
+	l, _, clock := open(t, ledger.Config{TTL: time.Minute})
+	money := ledger.Account{Scope: ledger.ScopeUser, ID: "alice", Unit: ledger.USD}
+	admit := func(nano int64) (ledger.Hold, error) {
+		return l.Admit(ctx, ledger.Admission{
+			Hold: uuid.Must(uuid.NewV7()), Reserve: ledger.Reserve{NanoUSD: &nano}, Price: &ledger.Price{Output: 1000 * 1e6},
+			Claims: []ledger.Claim{{Account: money}},
+		})
+	}
+	standing, err := admit(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	greedy, err := admit(50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	post := func(nano int64) error {
+		return l.Post(ctx, ledger.Posting{Accounts: []ledger.Account{money}, NanoUSD: nano})
+	}
+	if err := post(ledger.NanoUSDMax - 149); !errors.Is(err, ledger.ErrOverflow) {
+		t.Fatalf("a charge into what is held: %v", err)
+	}
+	if err := post(ledger.NanoUSDMax - 150); err != nil {
+		t.Fatal(err)
+	}
+	end := ledger.Ending{Hold: greedy.ID, Token: greedy.Token}
+	if _, err := l.Settle(ctx, end, ledger.Consumption{Usage: &ledger.Usage{Output: 1}}); !errors.Is(err, ledger.ErrOverflow) {
+		t.Fatalf("an overage into what is held: %v", err)
+	}
+	if charge, err := l.Settle(ctx, end, ledger.Consumption{}); err != nil || charge.NanoUSD != 50 {
+		t.Fatalf("%+v, %v", charge, err)
+	}
+	if _, err := admit(1); !errors.Is(err, ledger.ErrOverflow) {
+		t.Fatalf("an admission without room: %v", err)
+	}
+	clock.Advance(time.Minute)
+	if _, err := l.Renew(ctx, standing.ID, standing.Token, time.Minute); !errors.Is(err, ledger.ErrExpired) {
+		t.Fatal(err)
+	}
+	row, _, err := ledger.ReadAccount(ctx, l.Store(), money)
+	if err != nil || row.Used != ledger.NanoUSDMax || row.Held != 0 {
+		t.Errorf("used %d, held %d, %v", row.Used, row.Held, err)
+	}
+}
+
+func TestANegativePriceIsRefused(t *testing.T) {
+	l, _, _ := open(t, ledger.Config{})
+	a := admission(1)
+	a.Price = &ledger.Price{Reasoning: -1}
+	if _, err := l.Admit(ctx, a); !errors.Is(err, ledger.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	wantHeld(t, l, 0)
+}
+
+// TestAFailoverTellsWhatItCharged: also if its answer has to be given again.
+func TestAFailoverTellsWhatItCharged(t *testing.T) {
+	l, _, _ := open(t, ledger.Config{})
+	first, err := l.Admit(ctx, admission(10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := admission(10)
+	second.Replaces = &ledger.Replacement{
+		Ending:      ledger.Ending{Hold: first.ID, Token: first.Token},
+		Consumption: &ledger.Consumption{Usage: &ledger.Usage{UncachedInput: 3}, Estimated: true},
+	}
+	for range 2 {
+		hold, err := l.Admit(ctx, second)
+		if want := (ledger.Charge{Tokens: 3, Estimated: true}); err != nil || hold.Replaced != want {
+			t.Errorf("got %+v, %v, want %+v", hold.Replaced, err, want)
+		}
 	}
 }
