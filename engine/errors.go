@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 
+	"regent/engine/decisions"
 	"regent/engine/policy"
 	"regent/ledger"
 )
@@ -52,18 +53,7 @@ type Details struct {
 	// does not help.
 	RetryAfterMs *int64 `json:"retryAfterMs,omitempty"`
 	// Limit is the limit that denied, if one did.
-	Limit *LimitDetails `json:"limit,omitempty"`
-}
-
-// LimitDetails is a limit that denied, with amounts as exact decimals of its unit.
-type LimitDetails struct {
-	Account   string `json:"account"`
-	Unit      string `json:"unit"`
-	Window    string `json:"window"`
-	Limit     string `json:"limit"`
-	Used      string `json:"used"`
-	Held      string `json:"held"`
-	Shortfall string `json:"shortfall"`
+	Limit *decisions.Limit `json:"limit,omitempty"`
 }
 
 // Reasons of refusals that no rule gives.

@@ -238,7 +238,7 @@ func (w *walk) deniedByLedger(candidate *Candidate, scopes []Scope, err error) *
 	// Every scope of this version is the caller's own or the task's: no other candidate may be tried.
 	refusal := &Error{Code: CodeBudget, cause: err, Details: Details{Class: ClassCallerLimit, Reason: ReasonLimitReached}}
 	described := decisions.NewLimit(limit)
-	refusal.Details.Limit = (*LimitDetails)(described)
+	refusal.Details.Limit = described
 	refusal.Message = fmt.Sprintf("the limit of %s %s for %s is reached: used %s, held by running calls %s",
 		described.Limit, described.Unit, described.Account, described.Used, described.Held)
 	if limit.Structural {

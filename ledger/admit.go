@@ -1,0 +1,268 @@
+package ledger
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// admit is the operation behind [Ledger.Admit].
+type admit struct {
+	Admission
+	hold Hold
+}
+
+func (op *admit) keys(keys *Keys) {
+	keys.Holds = append(keys.Holds, op.Hold)
+	for _, claim := range op.Claims {
+		keys.Accounts = append(keys.Accounts, claim.Account)
+	}
+	if op.Call != nil {
+		keys.Calls = append(keys.Calls, op.Call.ID)
+		if op.Call.IdempotencyKey != "" {
+			keys.Idempotency = append(keys.Idempotency, IdempotencyKey{op.Call.Owner, op.Call.IdempotencyKey})
+		}
+	}
+	if op.Replaces != nil {
+		keys.Holds = append(keys.Holds, op.Replaces.Hold)
+	}
+}
+
+func (op *admit) decide(ctx context.Context, b *batch) error {
+	op.hold = Hold{}
+	if row, ok := b.rows.Holds[op.Hold]; ok {
+		return op.again(b, row)
+	}
+	if err := op.checkCall(b); err != nil {
+		return err
+	}
+	replaced, err := op.checkReplaced(ctx, b)
+	if err != nil {
+		return err
+	}
+	at := b.rows.Now
+	for _, claim := range op.Claims {
+		at = later(at, b.rows.Accounts[claim.Account].TouchedAt)
+	}
+	if err := op.checkLimits(ctx, b, at, replaced); err != nil {
+		return err
+	}
+	if replaced != nil {
+		state := HoldSettled
+		if op.Replaces.Consumption == nil {
+			state = HoldReleased
+		}
+		digest := op.Replaces.digest(op.Replaces.Consumption)
+		if _, err := b.finish(*replaced, op.Replaces.Ending, state, op.Replaces.Consumption, b.rows.Now, digest); err != nil {
+			return err
+		}
+	}
+	return op.apply(b, at)
+}
+
+// answer is what the caller is told of its hold.
+func (op *admit) answer(b *batch, row HoldRow) {
+	op.hold = Hold{ID: row.ID, Token: row.Token, Deadline: row.Deadline}
+	if op.Replaces != nil {
+		op.hold.Replaced = b.rows.Holds[op.Replaces.Hold].Charge
+	}
+}
+
+// again answers an admission whose hold exists already.
+func (op *admit) again(b *batch, row HoldRow) error {
+	if op.Call != nil && row.Call != op.Call.ID || row.State != HoldLive {
+		return ErrState
+	}
+	op.answer(b, row)
+	return nil
+}
+
+// checkCall sees that the call is new, or runs and its last attempt is being replaced.
+func (op *admit) checkCall(b *batch) error {
+	if op.Call == nil {
+		return nil
+	}
+	call, exists := b.rows.Calls[op.Call.ID]
+	if exists != (op.Replaces != nil) || exists && call.State != Held {
+		return ErrState
+	}
+	if op.Call.IdempotencyKey == "" {
+		return nil
+	}
+	if id, taken := b.rows.Idempotency[IdempotencyKey{op.Call.Owner, op.Call.IdempotencyKey}]; taken && id != op.Call.ID {
+		return &DuplicateError{Call: id, State: b.rows.Calls[id].State}
+	}
+	return nil
+}
+
+// checkReplaced finds the hold that this admission replaces. Its accounts are loaded: it may stand on others.
+func (op *admit) checkReplaced(ctx context.Context, b *batch) (*HoldRow, error) {
+	if op.Replaces == nil {
+		return nil, nil
+	}
+	hold, ok := b.rows.Holds[op.Replaces.Hold]
+	if !ok || hold.State != HoldLive || hold.Token != op.Replaces.Token {
+		return nil, ErrState
+	}
+	var missing []Account
+	for _, account := range hold.Accounts {
+		if _, ok := b.rows.Accounts[account]; !ok {
+			missing = append(missing, account)
+		}
+	}
+	if missing != nil {
+		if err := b.load(ctx, Keys{Accounts: missing}); err != nil {
+			return nil, err
+		}
+	}
+	return &hold, nil
+}
+
+// checkLimits returns the denial that takes longest to pass, a structural one before all others.
+func (op *admit) checkLimits(ctx context.Context, b *batch, at time.Time, replaced *HoldRow) error {
+	var charged map[Account]int64 // by the end of the hold that this one replaces
+	if replaced != nil {
+		var err error
+		if charged, _, err = replaced.amounts(op.Replaces.Consumption); err != nil {
+			return err
+		}
+	}
+	var worst *LimitError
+	for _, claim := range op.Claims {
+		row := b.rows.Accounts[claim.Account]
+		held := row.Held
+		if replaced != nil {
+			held = replaced.heldByOthers(claim.Account, row)
+		}
+		asked := op.Reserve.of(claim.Account.Unit)
+		amount := int64(1) // an unbounded call needs room for one at least
+		if asked != nil {
+			amount = *asked
+		}
+		if !hasRoom(row.Used, held, amount, charged[claim.Account]) {
+			return ErrOverflow
+		}
+		for _, limit := range claim.Limits {
+			used := row.usedIn(limit.Window, at) + charged[claim.Account]
+			if fits(amount, limit.Max, used, held) {
+				continue
+			}
+			denial := &LimitError{Account: claim.Account, Window: limit.Window, Limit: limit.Max, Used: used, Held: held, Amount: asked}
+			if err := denial.findRecovery(ctx, b, at, amount, replaced); err != nil {
+				return err
+			}
+			if worst == nil || !worst.Structural && (denial.Structural || denial.RetryAfter > worst.RetryAfter) {
+				worst = denial
+			}
+		}
+	}
+	if worst != nil {
+		return worst
+	}
+	return nil
+}
+
+// findRecovery fills in when the denial ends. It needs the live holds of the account, which only a denial reads.
+func (e *LimitError) findRecovery(ctx context.Context, b *batch, at time.Time, amount int64, replaced *HoldRow) error {
+	if amount > e.Limit || e.Limit == 0 {
+		e.Structural = true
+		return nil
+	}
+	holds, err := b.standing(ctx, e.Account, replaced)
+	if err != nil {
+		return err
+	}
+	opened := b.rows.Accounts[e.Account].Openings[e.Window.Length]
+	recovers, ok := e.Window.recovery(at, opened.state(), e.Used, e.Held, holds, amount, e.Limit)
+	if !ok {
+		e.Structural = true
+		return nil
+	}
+	e.RetryAfter = recovers.Sub(b.rows.Now)
+	return nil
+}
+
+// standing lists what the live holds of an account will post, by deadline. One that holds nothing posts nothing.
+func (b *batch) standing(ctx context.Context, account Account, except *HoldRow) ([]due, error) {
+	if _, loaded := b.rows.Standing[account]; !loaded {
+		if err := b.load(ctx, Keys{Standing: []Account{account}}); err != nil {
+			return nil, err
+		}
+	}
+	ids := slices.Clone(b.rows.Standing[account])
+	for id := range b.changes.Holds {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	var holds []due
+	for _, id := range slices.Compact(ids) {
+		hold := b.rows.Holds[id]
+		reserved := hold.Reserve.of(account.Unit)
+		if hold.State != HoldLive || reserved == nil || *reserved == 0 || !slices.Contains(hold.Accounts, account) || except != nil && id == except.ID {
+			continue
+		}
+		holds = append(holds, due{at: hold.Deadline, amount: *reserved})
+	}
+	slices.SortFunc(holds, func(a, b due) int { return a.at.Compare(b.at) })
+	return holds, nil
+}
+
+// apply writes the admission: accounts, windows, hold, call, decision record.
+func (op *admit) apply(b *batch, at time.Time) error {
+	if op.Decision != nil {
+		call := uuid.Nil
+		if op.Call != nil {
+			call = op.Call.ID
+		}
+		if err := b.record(DecisionRecord, call, at, op.Decision); err != nil {
+			return err
+		}
+	}
+	hold := HoldRow{
+		ID: op.Hold, Source: op.Source, Provider: op.Provider, State: HoldLive, Token: 1, Reserve: op.Reserve,
+		Price: op.Price, AdmittedAt: at, Deadline: b.rows.Now.Add(op.TTL),
+	}
+	for _, claim := range op.Claims {
+		row := b.rows.Accounts[claim.Account]
+		if reserved := op.Reserve.of(claim.Account.Unit); reserved != nil {
+			row.Held += *reserved
+		}
+		row.open(claim.Limits, at)
+		row.TouchedAt = at
+		b.setAccount(claim.Account, row)
+		hold.Accounts = append(hold.Accounts, claim.Account)
+	}
+	if op.Unheld {
+		return nil
+	}
+	if op.Call != nil {
+		hold.Call = op.Call.ID
+		if op.Replaces == nil {
+			call := *op.Call
+			call.State, call.CreatedAt, call.EndedAt = Held, b.rows.Now, time.Time{}
+			b.setCall(call)
+		}
+	}
+	if op.Price != nil {
+		b.changes.Prices[op.Price.ID()] = *op.Price
+	}
+	b.setHold(hold)
+	op.answer(b, hold)
+	return nil
+}
+
+// open opens the windows of limits that are closed.
+func (r *AccountRow) open(limits []Limit, at time.Time) {
+	for _, limit := range limits {
+		if !limit.Window.isOpen(r.Openings[limit.Window.Length].state(), at) {
+			r.Openings = maps.Clone(r.Openings)
+			if r.Openings == nil {
+				r.Openings = map[time.Duration]OpeningRow{}
+			}
+			r.Openings[limit.Window.Length] = OpeningRow{At: at, Total: r.Used}
+		}
+	}
+}

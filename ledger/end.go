@@ -1,0 +1,210 @@
+package ledger
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"maps"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// renew is the operation behind [Ledger.Renew].
+type renew struct {
+	id    uuid.UUID
+	token int64
+	ttl   time.Duration
+	hold  Hold
+}
+
+func (op *renew) keys(keys *Keys) { keys.Holds = append(keys.Holds, op.id) }
+
+func (op *renew) decide(_ context.Context, b *batch) error {
+	hold, ok := b.rows.Holds[op.id]
+	switch {
+	case ok && hold.State == HoldExpired:
+		return ErrExpired
+	case !ok || hold.State != HoldLive || hold.Token != op.token:
+		return ErrState
+	}
+	hold.Deadline = later(hold.Deadline, b.rows.Now.Add(op.ttl))
+	hold.Token++
+	b.setHold(hold)
+	op.hold = Hold{ID: hold.ID, Token: hold.Token, Deadline: hold.Deadline}
+	return nil
+}
+
+// end is the operation behind [Ledger.Settle] and [Ledger.Release]; a release has no consumption.
+type end struct {
+	Ending
+	consumption *Consumption
+	charge      Charge
+}
+
+func (op *end) keys(keys *Keys) { keys.Holds = append(keys.Holds, op.Hold) }
+
+func (op *end) decide(ctx context.Context, b *batch) error {
+	op.charge = Charge{}
+	hold, ok := b.rows.Holds[op.Hold]
+	if !ok {
+		return ErrState
+	}
+	digest := op.digest(op.consumption)
+	switch {
+	case hold.State == HoldExpired:
+		return op.late(ctx, b, hold)
+	case hold.State != HoldLive && hold.Digest == digest:
+		op.charge = hold.Charge
+		return nil
+	case hold.State != HoldLive || hold.Token != op.Token:
+		return ErrState
+	}
+	if err := b.load(ctx, holdKeys(hold)); err != nil {
+		return err
+	}
+	state := HoldSettled
+	if op.consumption == nil {
+		state = HoldReleased
+	}
+	at := b.rows.Now
+	for _, account := range hold.Accounts {
+		at = later(at, b.rows.Accounts[account].TouchedAt)
+	}
+	charge, err := b.finish(hold, op.Ending, state, op.consumption, at, digest)
+	op.charge = charge
+	return err
+}
+
+// holdKeys names the rows that ending a hold changes.
+func holdKeys(hold HoldRow) Keys {
+	keys := Keys{Accounts: hold.Accounts}
+	if hold.Call != uuid.Nil {
+		keys.Calls = []uuid.UUID{hold.Call}
+	}
+	return keys
+}
+
+// late answers a settlement of a hold that has expired and was charged. A known usage lowers the charge once, if the ledger
+// allows it and it is not too late; the refund leaves the windows together with its charge.
+func (op *end) late(ctx context.Context, b *batch, hold HoldRow) error {
+	if op.consumption == nil || hold.Token != op.Token {
+		return ErrExpired
+	}
+	op.charge = hold.Charge
+	usage := op.consumption.Usage
+	if usage == nil || op.consumption.Estimated || hold.Refunded || b.rows.Now.Sub(hold.EndedAt) > b.lateRefund || b.lateRefund == 0 {
+		return nil
+	}
+	used, err := hold.consumed(usage)
+	if err != nil {
+		return err
+	}
+	if err := b.load(ctx, Keys{Accounts: hold.Accounts}); err != nil {
+		return err
+	}
+	refunds := make(map[Account]int64, len(hold.Accounts))
+	for _, account := range hold.Accounts {
+		reserved := hold.Reserve.of(account.Unit)
+		if reserved == nil {
+			continue
+		}
+		if refund := *reserved - *used.of(account.Unit); refund > 0 {
+			row := b.rows.Accounts[account]
+			row.refund(refund, hold.EndedAt)
+			b.setAccount(account, row)
+			refunds[account] = -refund
+		}
+	}
+	hold.Usage, hold.Refunded = usage, true
+	hold.Charge.Tokens = min(hold.Charge.Tokens, *used.Tokens)
+	hold.Charge.NanoUSD = min(hold.Charge.NanoUSD, *used.NanoUSD)
+	b.setHold(hold)
+	body := hold.chargeBody(refunds)
+	body.Refund = true
+	op.charge = hold.Charge
+	return b.record(ChargeRecord, hold.Call, b.rows.Now, body)
+}
+
+// refund takes back a part of a charge that was posted at a time. Windows that opened after it never counted it.
+func (r *AccountRow) refund(amount int64, postedAt time.Time) {
+	r.Openings = maps.Clone(r.Openings)
+	r.Used -= amount
+	for length, opened := range r.Openings {
+		if opened.At.After(postedAt) {
+			opened.Total -= amount
+			r.Openings[length] = opened
+		}
+	}
+}
+
+// digest identifies what a settlement says, so that a repeated one is told from another.
+func (e *Ending) digest(consumption *Consumption) [32]byte {
+	text, _ := json.Marshal(struct { // plain numbers and strings always marshal
+		Outcome     Outcome
+		State       State
+		Consumption *Consumption
+	}{e.Outcome, e.State, consumption})
+	return sha256.Sum256(text)
+}
+
+// post is the operation behind [Ledger.Post].
+type post struct{ Posting }
+
+func (op *post) keys(keys *Keys) { keys.Accounts = append(keys.Accounts, op.Accounts...) }
+
+func (op *post) decide(_ context.Context, b *batch) error {
+	tokens, err := op.Usage.Tokens()
+	if err != nil {
+		return err
+	}
+	for _, account := range op.Accounts {
+		if row := b.rows.Accounts[account]; !hasRoom(row.Used, row.Held, max(tokens, op.NanoUSD)) {
+			return ErrOverflow
+		}
+	}
+	at := b.rows.Now
+	body := ChargeBody{Source: op.Source, Provider: op.Provider, Usage: &op.Usage, Tokens: tokens, NanoUSD: op.NanoUSD,
+		Accounts: make(map[Account]int64, len(op.Accounts))}
+	for _, account := range op.Accounts {
+		row := b.rows.Accounts[account]
+		amount := tokens
+		if account.Unit == USD {
+			amount = op.NanoUSD
+		}
+		row.post(amount, at)
+		b.setAccount(account, row)
+		body.Accounts[account] = amount
+	}
+	return b.record(ChargeRecord, uuid.Nil, at, body)
+}
+
+// refuse is the operation behind [Ledger.Refuse].
+type refuse struct {
+	call     *Call
+	decision []byte
+}
+
+func (op *refuse) keys(keys *Keys) {
+	if op.call != nil {
+		keys.Calls = append(keys.Calls, op.call.ID)
+	}
+}
+
+func (op *refuse) decide(_ context.Context, b *batch) error {
+	id := uuid.Nil
+	if op.call != nil {
+		call, exists := b.rows.Calls[op.call.ID]
+		if exists && call.State == Denied {
+			return nil
+		}
+		if exists {
+			return ErrState
+		}
+		call = *op.call
+		call.State, call.CreatedAt, call.EndedAt = Denied, b.rows.Now, b.rows.Now
+		b.setCall(call)
+		id = call.ID
+	}
+	return b.record(DecisionRecord, id, b.rows.Now, op.decision)
+}
