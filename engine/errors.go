@@ -149,7 +149,7 @@ func storeError(err error) *Error {
 		e.Code, e.Message = CodeValidation, "an amount of the call is out of range"
 		e.Details = Details{Class: ClassInvalid, Reason: ReasonInvalid}
 	default:
-		e.Message, e.Details.Reason = "the ledger cannot answer; nothing was charged", ReasonUnavailable
+		e.Message, e.Details.Reason = "the ledger cannot answer; try again shortly", ReasonUnavailable
 	}
 	return e
 }

@@ -27,7 +27,7 @@ type gated struct {
 	failing atomic.Bool
 	hanging atomic.Bool               // transactions wait until their context ends
 	replays atomic.Bool               // each transaction is lost before its commit, and decided again
-	forgets atomic.Bool               // the next commit succeeds, and its answer is lost
+	forgets atomic.Int32              // so many commits succeed, and their answers are lost
 	poison  atomic.Pointer[uuid.UUID] // a hold whose saving fails
 	entered chan struct{}             // gets a token when a transaction begins
 	updates atomic.Int64              // transactions begun
@@ -60,7 +60,8 @@ func (g *gated) Update(ctx context.Context, decide func(ledger.Tx) error) error 
 		}
 	}
 	err := g.Store.Update(ctx, func(tx ledger.Tx) error { return decide(edited{tx, g.refusePoison}) })
-	if err == nil && g.forgets.CompareAndSwap(true, false) {
+	if err == nil && g.forgets.Load() > 0 {
+		g.forgets.Add(-1)
 		return errLost
 	}
 	return err
@@ -462,7 +463,7 @@ func TestADecisionMayRunTwice(t *testing.T) {
 func TestALostAnswerIsGivenAgain(t *testing.T) {
 	l, store, _ := open(t, ledger.Config{})
 	a := admission(5)
-	store.forgets.Store(true)
+	store.forgets.Store(1)
 	if _, err := l.Admit(ctx, a); !errors.Is(err, ledger.ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}
@@ -474,7 +475,7 @@ func TestALostAnswerIsGivenAgain(t *testing.T) {
 	settle := func() (ledger.Charge, error) {
 		return l.Settle(ctx, ledger.Ending{Hold: hold.ID, Token: hold.Token}, ledger.Consumption{Usage: &ledger.Usage{Output: 4}})
 	}
-	store.forgets.Store(true)
+	store.forgets.Store(1)
 	if _, err := settle(); !errors.Is(err, ledger.ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}
@@ -488,6 +489,28 @@ func TestALostAnswerIsGivenAgain(t *testing.T) {
 }
 
 // TestABatchWhoseAnswerIsLostIsDoneOnce: the writer asks again for each of its operations.
+// TestABatchWhoseAnswerIsLostIsDoneOnce: the writer asks again for each of its operations.
+func TestABatchWhoseAnswerIsLostIsDoneOnce(t *testing.T) {
+	l, store, _ := open(t, ledger.Config{})
+	release := stalled(t, l, store)
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if _, err := l.Admit(ctx, admission(1)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waitFor(t, l, 20)
+	store.forgets.Store(2) // the transaction that stalls is the first
+	release()
+	wg.Wait()
+	wantHeld(t, l, 20)
+	if got := store.forgets.Load(); got != 0 {
+		t.Errorf("%d answers were not lost", got)
+	}
+}
+
 func TestCloseRefusesAndWorksOff(t *testing.T) {
 	l, store, _ := open(t, ledger.Config{})
 	release := stalled(t, l, store)
