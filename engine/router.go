@@ -181,7 +181,7 @@ func (r *Router) Resolve(ctx context.Context, request Request) (*Resolution, err
 	}
 	grant, err := w.next(ctx)
 	if err != nil {
-		return nil, w.refuse(ctx, err)
+		return nil, w.giveUp(ctx, nil, err)
 	}
 	return &Resolution{Grant: grant, Diagnostics: w.report("allow", grant)}, nil
 }

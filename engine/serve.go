@@ -149,10 +149,6 @@ func (w *walk) refuse(ctx context.Context, err error) error {
 		return err
 	}
 	refusal.Diagnostics = w.report("deny", nil)
-	if w.replaces != nil {
-		w.abandon(w.event(nil, refusal))
-		return refusal
-	}
 	if refusal.Details.Class >= ClassUnavailable || ctx.Err() != nil { // no call came about
 		return refusal
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -43,7 +42,6 @@ type step struct {
 	denials   []policy.Denial
 	// refusal is what the candidate alone would have the caller told; nil unless it was denied.
 	refusal *Error
-	limit   *decisions.Limit
 	ends    bool // the walk ends here
 }
 
@@ -60,15 +58,10 @@ func (r *Router) newWalk(request *Request, walksOn bool) (*walk, error) {
 		request.Candidates = request.Candidates[:r.Attempts]
 	}
 	w := &walk{Router: r, request: request, activation: activation, walksOn: walksOn, now: r.Now().UTC().Truncate(time.Microsecond)}
-	facts := request.Facts
-	scopes := request.Scopes
-	if r.Budgets != nil {
-		scopes = r.scopes(request, &Candidate{})
-	}
-	facts.TokensBounded = request.MaxTokens != nil || limits(scopes, ledger.Tokens)
-	facts.CostBounded = request.MaxCostNanoUSD != nil || limits(scopes, ledger.USD)
-	request.Facts = facts
-	w.judge = activation.Judge(w.now, facts, request.Identity)
+	scopes := r.scopes(request, &Candidate{}) // whose limits are the same for every candidate
+	request.Facts.TokensBounded = request.MaxTokens != nil || limits(scopes, ledger.Tokens)
+	request.Facts.CostBounded = request.MaxCostNanoUSD != nil || limits(scopes, ledger.USD)
+	w.judge = activation.Judge(w.now, request.Facts, request.Identity)
 	return w, nil
 }
 
@@ -185,7 +178,7 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 	}
 	hold, err := w.Ledger.Admit(ctx, admission)
 	if err != nil {
-		return nil, w.deniedByLedger(candidate, scopes, err)
+		return nil, w.deniedByLedger(candidate, err)
 	}
 	w.contacted++
 	if w.replaced != nil {
@@ -230,7 +223,7 @@ func (w *walk) structural(candidate *Candidate, scopes []Scope, reserve ledger.R
 }
 
 // deniedByLedger turns an error of an admission into a step.
-func (w *walk) deniedByLedger(candidate *Candidate, scopes []Scope, err error) *step {
+func (w *walk) deniedByLedger(candidate *Candidate, err error) *step {
 	var limit *ledger.LimitError
 	if !errors.As(err, &limit) {
 		return w.deniedBy(candidate, storeError(err), true)
@@ -248,9 +241,7 @@ func (w *walk) deniedByLedger(candidate *Candidate, scopes []Scope, err error) *
 		ms := (limit.RetryAfter + time.Millisecond - 1).Milliseconds()
 		refusal.Details.RetryAfterMs = &ms
 	}
-	denied := w.deniedBy(candidate, refusal, true)
-	denied.limit = described
-	return denied
+	return w.deniedBy(candidate, refusal, true)
 }
 
 func (w *walk) deniedBy(candidate *Candidate, refusal *Error, ends bool) *step {
@@ -283,12 +274,11 @@ func (w *walk) exhausted() *Error {
 		return &Error{Code: CodeUnknownProvider, Message: "the model has no sources", Details: Details{Class: ClassAccess, Reason: ReasonNoCandidates}}
 	case final == nil:
 		return &Error{Code: CodeAttempts, Message: "as many candidates have been tried as a call may try", Details: Details{Class: ClassCapacity, Reason: ReasonAttempts}}
-	case final.Code == CodeUnknownProvider && misses < len(w.steps):
-		refusal := *final
-		refusal.Code = CodePolicy
-		final = &refusal
 	}
 	refusal := *final
+	if refusal.Code == CodeUnknownProvider && misses < len(w.steps) {
+		refusal.Code = CodePolicy
+	}
 	if refusal.Details.Class == ClassCapacity {
 		refusal.Details.RetryAfterMs = retryAfter
 	}
@@ -330,9 +320,13 @@ func (w *walk) report(outcome string, grant *Grant) Diagnostics {
 func (w *walk) event(selected *Candidate, refusal *Error) []byte {
 	result := decisions.Result{Allow: selected != nil, Candidates: make([]decisions.Candidate, 0, len(w.request.Candidates))}
 	for _, s := range w.steps {
-		result.Candidates = append(result.Candidates, decisions.Candidate{
-			Source: s.candidate.Source, Provider: s.candidate.Provider, Outcome: s.outcome, Reason: s.reason, Denials: s.denials, Limit: s.limit,
-		})
+		judged := decisions.Candidate{
+			Source: s.candidate.Source, Provider: s.candidate.Provider, Outcome: s.outcome, Reason: s.reason, Denials: s.denials,
+		}
+		if s.refusal != nil {
+			judged.Limit = s.refusal.Details.Limit
+		}
+		result.Candidates = append(result.Candidates, judged)
 	}
 	if selected != nil {
 		result.Selected = selected.Source
@@ -356,7 +350,7 @@ func (w *walk) event(selected *Candidate, refusal *Error) []byte {
 		Labels: w.Labels, DecisionID: w.request.ID.String(), Bundles: map[string]decisions.Bundle{}, Path: decisions.DecisionPath,
 		Input: &input, Result: result, Timestamp: w.now, Custom: map[string]any{"activation": w.activation.Digest()},
 	}
-	for name, revision := range maps.All(w.activation.Bundles()) {
+	for name, revision := range w.activation.Bundles() {
 		event.Bundles[name] = decisions.Bundle{Revision: revision}
 	}
 	body, err := json.Marshal(event)

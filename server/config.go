@@ -76,7 +76,7 @@ func (c *Config) complete() error {
 	for _, text := range []struct {
 		value    *string
 		standard string
-	}{{&c.Addr, "127.0.0.1:8080"}, {&c.Data, "data"}} {
+	}{{&c.Addr, "127.0.0.1:8080"}, {&c.Data, DefaultData}} {
 		if *text.value == "" {
 			*text.value = text.standard
 		}
@@ -107,5 +107,8 @@ func (c *Config) complete() error {
 	}
 	return nil
 }
+
+// DefaultData is the data folder where none is named.
+const DefaultData = "data"
 
 const memoryURL = "memory:"

@@ -159,7 +159,6 @@ func (s *Server) wire() (err error) {
 		ReadTimeout:       2 * time.Minute,  // a body of the largest size over a slow line
 		IdleTimeout:       2 * time.Minute,  // longer than clients' own pools keep a connection
 		MaxHeaderBytes:    64 << 10,         // several times what real clients send
-		ErrorLog:          nil,
 	}
 	return nil
 }

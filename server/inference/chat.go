@@ -1,12 +1,9 @@
 package inference
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
 
 	"regent/adapters"
-	"regent/adapters/openai"
 	"regent/engine"
 	"regent/engine/policy"
 	"regent/ledger"
@@ -37,7 +34,7 @@ func (i *Inference) chat(x *exchange) {
 		x.fail(describe(err, false))
 		return
 	}
-	request, err := i.route(x, e, body)
+	request, err := i.route(x, e)
 	if err != nil {
 		x.fail(describe(err, false))
 		return
@@ -62,7 +59,7 @@ func (x *exchange) chatBody() ([]byte, error) {
 
 // route is what is asked, as the router takes it: the call, its facts, whose accounts it stands on, and every source of the
 // model. A model that does not exist has none.
-func (i *Inference) route(x *exchange, e *envelope, body []byte) (*engine.Request, error) {
+func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 	call := &ledger.Call{ID: x.id, Owner: x.token.User.ID, Model: e.model, Protocol: string(adapters.OpenAIChat), Stream: e.stream}
 	task := ""
 	var err error
@@ -86,7 +83,7 @@ func (i *Inference) route(x *exchange, e *envelope, body []byte) (*engine.Reques
 	var tokens int64
 	if model := x.catalogue.Models[e.model]; model != nil {
 		tokens = e.inputTokens(x.r.Context(), model)
-		request.Candidates = model.Candidates(i.Cooling, len(openai.RoutingFields(body)) > 0)
+		request.Candidates = model.Candidates(i.Cooling, len(e.routing) > 0)
 		multiplyBound(request, e.choices)
 	}
 	request.Facts.InputTokens = &tokens
@@ -110,12 +107,4 @@ func scopes(catalogue *catalog.Catalogue, user *catalog.User, identity policy.Id
 		scopes = append(scopes, engine.Scope{Kind: ledger.ScopeTask, ID: engine.TaskKey(identity, task), Limits: catalogue.TaskLimits})
 	}
 	return scopes
-}
-
-func typeName(v any) string {
-	var err error
-	if e, ok := v.(error); ok {
-		err = errors.Unwrap(e)
-	}
-	return fmt.Sprintf("%T/%T", v, err)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/tiktoken-go/tokenizer"
 
+	"regent/adapters/openai"
 	"regent/ledger"
 	"regent/server/catalog"
 )
@@ -43,6 +45,8 @@ type envelope struct {
 	texts        []string
 	textBytes    int64
 	formatTokens int64
+	// routing are the fields by which the request chooses where OpenRouter sends it.
+	routing []string
 }
 
 func (e *envelope) addText(text string) {
@@ -55,59 +59,21 @@ func readEnvelope(body []byte) (*envelope, error) {
 	if err := checkJSON(body); err != nil {
 		return nil, answerError(invalid(err.Error()))
 	}
-	e := &envelope{modalities: map[string]int64{}, choices: 1}
+	e := &envelope{modalities: map[string]int64{}, choices: 1, routing: openai.RoutingFields(body)}
+	missing := map[string]bool{"model": true, "messages": true}
 	var err error
-	refuse := func(format string, args ...any) {
-		if err == nil {
-			err = fmt.Errorf(format, args...)
-		}
-	}
 	gjson.ParseBytes(body).ForEach(func(key, value gjson.Result) bool {
-		switch key.String() {
-		case "model":
-			if value.Type != gjson.String || !catalog.ValidModelID(value.String()) {
-				refuse("model must be the id of a published model")
-			}
-			e.model = value.String()
-		case "stream":
-			if !isBoolOrNull(value) {
-				refuse("stream must be true or false")
-			}
-			e.stream = value.Bool()
-		case "stream_options":
-			e.readStreamOptions(value, refuse)
-		case "max_tokens", "max_completion_tokens":
-			e.readBound(key.String(), value, refuse)
-		case "n":
-			n, ok := wholeNumber(value)
-			if value.Type != gjson.Null && (!ok || n < 1 || n > choicesMax) {
-				refuse("n must be a whole number within 1 and %d", choicesMax)
-			} else if value.Type != gjson.Null {
-				e.choices = n
-			}
-		case "messages":
-			if !value.IsArray() || value.Get("#").Int() == 0 {
-				refuse("messages must be a list with at least one message")
-			}
-			e.readMessages(value, refuse)
-		case "tools", "functions", "response_format":
-			e.addText(value.Raw)
-		case "temperature", "top_p", "frequency_penalty", "presence_penalty":
-			if value.Type != gjson.Null && value.Type != gjson.Number {
-				refuse("%s must be a number", key.String())
-			}
-		}
+		delete(missing, key.String())
+		err = e.read(key.String(), value)
 		return err == nil
 	})
-	switch root := gjson.ParseBytes(body); {
-	case err != nil:
-	case !root.Get("model").Exists():
-		refuse("model is missing")
-	case !root.Get("messages").Exists():
-		refuse("messages is missing")
-	}
 	if err != nil {
 		return nil, answerError(invalid(err.Error()))
+	}
+	for _, name := range []string{"model", "messages"} {
+		if missing[name] {
+			return nil, answerError(invalid(name + " is missing"))
+		}
 	}
 	if e.outputTokensMax != nil {
 		total := *e.outputTokensMax * e.choices // at most 2^31 x 128
@@ -116,8 +82,37 @@ func readEnvelope(body []byte) (*envelope, error) {
 	return e, nil
 }
 
-// checkJSON sees that a body is one JSON object in UTF-8, not nested too deeply, without repeated top-level keys: two readers
-// of a repeated key may each see another value.
+// read reads one top-level member.
+func (e *envelope) read(name string, value gjson.Result) error {
+	switch name {
+	case "model":
+		if e.model = value.String(); value.Type != gjson.String || !catalog.ValidModelID(e.model) {
+			return errors.New("model must be the id of a published model")
+		}
+	case "stream":
+		if e.stream = value.Bool(); !isBoolOrNull(value) {
+			return errors.New("stream must be true or false")
+		}
+	case "stream_options":
+		return e.readStreamOptions(value)
+	case "max_tokens", "max_completion_tokens":
+		return e.readBound(name, value)
+	case "n":
+		return e.readChoices(value)
+	case "messages":
+		return e.readMessages(value)
+	case "tools", "functions", "response_format":
+		e.addText(value.Raw)
+	case "temperature", "top_p", "frequency_penalty", "presence_penalty":
+		if value.Type != gjson.Null && value.Type != gjson.Number {
+			return fmt.Errorf("%s must be a number", name)
+		}
+	}
+	return nil
+}
+
+// checkJSON sees that a body is one JSON object in UTF-8, not nested too deeply, in which no object repeats a key: two readers of a
+// repeated key may each see another value. At the top, keys that differ in case alone are the same.
 func checkJSON(body []byte) error {
 	if !utf8.Valid(body) {
 		return errors.New("the body is not valid UTF-8")
@@ -209,30 +204,43 @@ func checkDepth(body []byte) error {
 
 func isBoolOrNull(value gjson.Result) bool { return value.IsBool() || value.Type == gjson.Null }
 
-func (e *envelope) readStreamOptions(value gjson.Result, refuse func(string, ...any)) {
+func (e *envelope) readStreamOptions(value gjson.Result) error {
 	if value.Type == gjson.Null {
-		return
+		return nil
 	}
 	usage := value.Get("include_usage")
-	if !value.IsObject() || !isBoolOrNull(usage) && usage.Exists() {
-		refuse("stream_options must be an object, and include_usage true or false")
+	if !value.IsObject() || !isBoolOrNull(usage) { // what is absent reads as null
+		return errors.New("stream_options must be an object, and include_usage true or false")
 	}
 	e.usageWanted = usage.Bool()
+	return nil
 }
 
 // readBound reads max_tokens or its newer name; where both are given the smaller one counts.
-func (e *envelope) readBound(name string, value gjson.Result, refuse func(string, ...any)) {
+func (e *envelope) readBound(name string, value gjson.Result) error {
 	if value.Type == gjson.Null {
-		return
+		return nil
 	}
 	n, ok := wholeNumber(value)
 	if !ok || n < 1 || n > 1<<31 {
-		refuse("%s must be a whole number above 0", name)
-		return
+		return fmt.Errorf("%s must be a whole number above 0", name)
 	}
 	if e.outputTokensMax == nil || n < *e.outputTokensMax {
 		e.outputTokensMax = &n
 	}
+	return nil
+}
+
+func (e *envelope) readChoices(value gjson.Result) error {
+	if value.Type == gjson.Null {
+		return nil
+	}
+	n, ok := wholeNumber(value)
+	if !ok || n < 1 || n > choicesMax {
+		return fmt.Errorf("n must be a whole number within 1 and %d", choicesMax)
+	}
+	e.choices = n
+	return nil
 }
 
 // wholeNumber reads an integer as it is written: no fraction, no exponent, nothing beyond 2^53 - 1.
@@ -244,25 +252,36 @@ func wholeNumber(value gjson.Result) (int64, bool) {
 	return n, n <= ledger.TokensMax && n >= -ledger.TokensMax
 }
 
-// readMessages counts the tokens of text and the parts that are not text.
-func (e *envelope) readMessages(messages gjson.Result, refuse func(string, ...any)) {
-	const perMessage = 4 // the tokens that OpenAI's chat format adds to each message
+// perMessage is how many tokens OpenAI's chat format adds to each message.
+const perMessage = 4
+
+// readMessages gathers the texts and counts the parts that are not text.
+func (e *envelope) readMessages(messages gjson.Result) (err error) {
+	if !messages.IsArray() || messages.Get("#").Int() == 0 {
+		return errors.New("messages must be a list with at least one message")
+	}
 	messages.ForEach(func(_, message gjson.Result) bool {
 		if !message.IsObject() {
-			refuse("each message must be an object")
+			err = errors.New("each message must be an object")
 			return false
 		}
-		e.formatTokens += perMessage
-		message.ForEach(func(key, value gjson.Result) bool {
-			if key.String() == "content" && value.IsArray() {
-				e.readParts(value)
-			} else if value.Type == gjson.String {
-				e.addText(value.String())
-			} else if value.Type == gjson.JSON {
-				e.addText(value.Raw)
-			}
-			return true
-		})
+		e.readMessage(message)
+		return true
+	})
+	return err
+}
+
+func (e *envelope) readMessage(message gjson.Result) {
+	e.formatTokens += perMessage
+	message.ForEach(func(key, value gjson.Result) bool {
+		switch {
+		case key.String() == "content" && value.IsArray():
+			e.readParts(value)
+		case value.Type == gjson.String:
+			e.addText(value.String())
+		case value.Type == gjson.JSON:
+			e.addText(value.Raw)
+		}
 		return true
 	})
 }
@@ -287,12 +306,9 @@ func (e *envelope) readParts(parts gjson.Result) {
 	})
 }
 
-// names are the modalities in a fixed order.
+// names are the modalities in a fixed order; never nil, as policy asks for a list.
 func (e *envelope) names() []string {
-	names := []string{}
-	for name := range e.modalities {
-		names = append(names, name)
-	}
+	names := slices.AppendSeq([]string{}, maps.Keys(e.modalities))
 	slices.Sort(names)
 	return names
 }
@@ -317,8 +333,11 @@ func (e *envelope) textTokens(ctx context.Context, contextTokens *int64) int64 {
 		return floor
 	}
 	if e.textBytes > countedFreely {
-		counting <- struct{}{}
-		defer func() { <-counting }()
+		select {
+		case counting <- struct{}{}:
+			defer func() { <-counting }()
+		case <-ctx.Done():
+		}
 	}
 	tokens := e.formatTokens
 	for _, text := range e.texts {

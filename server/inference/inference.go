@@ -7,6 +7,7 @@ package inference
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -132,7 +133,7 @@ func (i *Inference) guard(handler func(*exchange)) http.Handler {
 					panic(failure)
 				}
 				// The panic's value may hold anything, a prompt included, so that its type alone is logged.
-				i.Log.Error("a handler panicked", "request", x.id, "path", r.URL.Path, "type", typeName(failure))
+				i.Log.Error("a handler panicked", "request", x.id, "path", r.URL.Path, "type", fmt.Sprintf("%T", failure))
 				x.abort(internal)
 			}
 		}()

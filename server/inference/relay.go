@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"regent/adapters"
-	"regent/adapters/openai"
 	"regent/engine"
 	"regent/engine/policy"
 )
@@ -166,7 +165,7 @@ func (a *attempt) upstreamRequest() adapters.Request {
 		Stream: a.envelope.stream, UsageWanted: a.envelope.usageWanted,
 	}
 	if !a.grant.HonourRouting {
-		request.Strip = openai.RoutingFields(a.body)
+		request.Strip = a.envelope.routing
 	}
 	return request
 }

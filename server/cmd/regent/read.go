@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -201,10 +202,7 @@ func (e *environment) withStore(ctx context.Context, look func(ledger.Store) err
 	if err != nil {
 		return err
 	}
-	if config.Data == "" {
-		config.Data = "data"
-	}
-	path := filepath.Join(config.Data, "regent.db")
+	path := filepath.Join(cmp.Or(config.Data, server.DefaultData), "regent.db")
 	if _, err := os.Stat(path); err != nil {
 		return fmt.Errorf("no database: %w (REGENT_DATA names its folder; the gateway makes it when it runs)", err)
 	}
