@@ -52,7 +52,7 @@ func (e Event) AppendWithData(dst, data []byte) []byte {
 		dst = append(dst, data...)
 		return append(dst, e.Raw[e.offset+len(e.Data):]...)
 	}
-	written := false
+	written, before := false, len(dst)
 	rest := e.Raw
 	if e.marked {
 		dst = append(dst, byteOrderMark...)
@@ -63,6 +63,9 @@ func (e Event) AppendWithData(dst, data []byte) []byte {
 		name, _ := field(line)
 		switch {
 		case string(name) != "data":
+			if rest[0] == '\n' && len(dst) > before && dst[len(dst)-1] == '\r' {
+				dst = append(dst, '\n') // or the LF that ended a line of its own would become a part of the line end before it
+			}
 			dst = append(dst, rest[:len(line)+len(end)]...)
 		case !written:
 			dst = appendLines(dst, data, end)
@@ -322,7 +325,10 @@ func (r *Reader) event(p *parser, end int, partial bool) (Event, error) {
 	e := Event{Raw: raw, Name: raw[p.name.from:p.name.to], Partial: partial, offset: -1, marked: p.marked}
 	switch {
 	case p.lines == 1:
-		e.Data, e.offset = raw[p.data.from:p.data.to], p.data.from
+		e.Data = raw[p.data.from:p.data.to]
+		if raw[p.data.from-1] != 'a' { // which ends a line "data" that has no colon, and so no place for data
+			e.offset = p.data.from
+		}
 	case p.lines > 1:
 		e.Data = r.joined
 	}

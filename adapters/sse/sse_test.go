@@ -207,6 +207,54 @@ func TestAppendWithData(t *testing.T) {
 	}
 }
 
+// Whatever line ends an event mixes, and wherever its data lines stand, it stays one event, with the other data.
+func TestAppendWithDataStaysOneEvent(t *testing.T) {
+	lines, ends := []string{"data: a", "event: x", ": c", "data"}, []string{"\n", "\r", "\r\n"}
+	inputs := []string{""}
+	for range 3 {
+		var longer []string
+		for _, input := range inputs {
+			for _, line := range lines {
+				for _, end := range ends {
+					longer = append(longer, input+line+end)
+				}
+			}
+		}
+		inputs = append(longer, "data: b\r")
+	}
+	for _, input := range inputs {
+		for _, end := range ends {
+			checkAppendWithData(t, input+end+"data: next\n\n")
+		}
+	}
+}
+
+func checkAppendWithData(t *testing.T, input string) {
+	t.Helper()
+	events := NewReader(strings.NewReader(input))
+	before, count := "", 0
+	for {
+		event, err := events.Next()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, data := range []string{"{}", "{\n}"} {
+			if event.Data == nil {
+				data = ""
+			}
+			edited := string(event.AppendWithData(nil, []byte(data)))
+			got, err := readAll(strings.NewReader(before + edited + "data: end\n\n"))
+			if err != io.EOF || len(got) != count+2 || got[count].Partial || got[count].Data != data || got[count].Name != string(event.Name) {
+				t.Fatalf("%q with %q is %q: %+v, %v", event.Raw, data, edited, got, err)
+			}
+		}
+		before, count = before+string(event.Raw), count+1
+	}
+}
+
 func TestReadingDoesNotAllocate(t *testing.T) {
 	source := strings.NewReader(strings.Repeat("data: {\"a\":1}\n\n", 5000))
 	reader := NewReader(source)
