@@ -53,8 +53,11 @@ func (g *Grant) keep() (stop func()) {
 				return
 			case <-timer.C:
 			}
-			hold := g.newest()
+			hold, began := g.newest(), time.Now()
 			hold, err := g.router.Ledger.Renew(ctx, hold.ID, hold.Token, g.ttl)
+			if ctx.Err() == nil {
+				g.router.Meter.Renewed(time.Since(began), err)
+			}
 			switch {
 			case err == nil:
 				g.mu.Lock()

@@ -65,6 +65,8 @@ type Config struct {
 	OnDiagnostics func(Diagnostics)
 	// OnSettlement is called once for each attempt that was settled. It must not block. Optional.
 	OnSettlement func(Settlement)
+	// Meter is told what calls do. Optional.
+	Meter Meter
 	// Now is the clock of decisions. Defaults to time.Now.
 	Now func() time.Time
 	// Labels go into each decision record, for example the id of the process.
@@ -116,6 +118,9 @@ func New(config Config) (*Router, error) {
 	}
 	if config.HoldTTL < 0 {
 		return nil, &Error{Code: CodeValidation, Message: "engine.Config: a hold's time to live must be positive"}
+	}
+	if config.Meter == nil {
+		config.Meter = unmetered{}
 	}
 	if config.Now == nil {
 		config.Now = time.Now

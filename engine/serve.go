@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"time"
 
 	"regent/adapters"
 	"regent/engine/policy"
@@ -31,7 +32,7 @@ func (r *Router) Serve(ctx context.Context, request Request, attempt func(contex
 		w.report("allow", grant)
 		last = w.contact(ctx, grant, attempt)
 		if !last.retry(ctx) {
-			w.finish(last, nil)
+			w.finish(last, nil, last.outcome.Err)
 			return last.outcome.Err
 		}
 		w.failOver(last)
@@ -56,7 +57,7 @@ func (a *attempted) retry(ctx context.Context) bool {
 
 // contact runs one attempt. A panic in it ends the attempt like any failure, and goes on.
 func (w *walk) contact(ctx context.Context, grant *Grant, attempt func(context.Context, *Grant) Outcome) (last *attempted) {
-	started := w.Now()
+	started, began := w.Now(), time.Now()
 	stop := grant.keep()
 	last = &attempted{grant: grant, outcome: Outcome{Err: errors.New("engine: the attempt panicked")}}
 	returned := false
@@ -66,8 +67,9 @@ func (w *walk) contact(ctx context.Context, grant *Grant, attempt func(context.C
 		last.consumption = settle(last.outcome, value(w.activation.Settings().Settlement), w.request.Facts.InputTokens)
 		last.settlement = w.settlement(grant, last)
 		last.settlement.Duration = w.Now().Sub(started)
+		w.Meter.Contacted(time.Since(began), grant.Candidate, last.recorded)
 		if !returned {
-			w.finish(last, nil)
+			w.finish(last, nil, last.outcome.Err)
 		}
 	}()
 	last.outcome = attempt(ctx, grant)
@@ -85,8 +87,10 @@ func (w *walk) settlement(grant *Grant, last *attempted) Settlement {
 	}
 }
 
-// finish ends the call with its last attempt. decision is a further decision record, where candidates were refused after it.
-func (w *walk) finish(last *attempted, decision []byte) {
+// finish ends the call with its last attempt. decision is a further decision record, where candidates were refused after it;
+// told is what the caller gets.
+func (w *walk) finish(last *attempted, decision []byte, told error) {
+	w.Meter.Ended(last.state, told)
 	hold := last.grant.newest()
 	w.conclude(w.request.ID, ledger.Ending{
 		Hold: hold.ID, Token: hold.Token, Outcome: last.recorded, State: w.callState(last.state), Decision: decision,
@@ -128,16 +132,17 @@ func (w *walk) giveUp(ctx context.Context, last *attempted, err error) error {
 	}
 	decision := w.event(nil, refusal)
 	if last != nil && last.grant.hold.ID == w.replaces.Hold {
-		w.finish(last, decision)
+		told := last.outcome.Err
 		if refusal != nil && refusal.Details.Class == ClassCallerLimit {
-			return refusal
+			told = refusal
 		}
-		return last.outcome.Err
+		w.finish(last, decision, told)
+		return told
 	}
-	w.abandon(decision)
 	if last != nil {
-		return last.outcome.Err
+		err = last.outcome.Err
 	}
+	w.abandon(decision, err)
 	return err
 }
 
@@ -155,11 +160,13 @@ func (w *walk) refuse(ctx context.Context, err error) error {
 	if err := w.recordDenial(ctx, refusal); err != nil {
 		return storeError(err)
 	}
+	w.Meter.Ended(ledger.Denied, refusal)
 	return refusal
 }
 
 // abandon ends a call whose last admitted candidate was never contacted, because the resolver does not know it.
-func (w *walk) abandon(decision []byte) {
+func (w *walk) abandon(decision []byte, told error) {
+	w.Meter.Ended(ledger.Failed, told)
 	ending := w.replaces.Ending
 	ending.State, ending.Decision = w.callState(ledger.Failed), decision
 	w.conclude(w.request.ID, ending, nil, func(ledger.Charge) {})

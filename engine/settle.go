@@ -107,7 +107,9 @@ const (
 // conclude writes an attempt's end in the background, on a context that outlives the request: the answer never waits for it.
 // It is tried until the ledger has it, which settled is told of, or says that the hold has ended already.
 func (r *Router) conclude(call uuid.UUID, ending ledger.Ending, consumption *ledger.Consumption, settled func(ledger.Charge)) {
+	began := time.Now()
 	r.settling.Go(func() {
+		defer func() { r.Meter.Settled(time.Since(began)) }()
 		for pause := settleRetry; ; pause = min(2*pause, settleRetryMax) {
 			charge, err := r.end(ending, consumption)
 			switch {

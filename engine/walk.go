@@ -121,7 +121,9 @@ func (w *walk) next(ctx context.Context) (*Grant, error) {
 
 // decide asks policy. Anything but a well-formed allow is a denial.
 func (w *walk) decide(ctx context.Context, candidate *Candidate) (policy.Decision, *step) {
+	began := time.Now()
 	decision, err := w.judge.Decide(ctx, candidate.Candidate, w.attempts)
+	w.Meter.Judged(time.Since(began), decision, err)
 	if err != nil {
 		refusal := &Error{Code: CodePolicy, Message: "policy could not be evaluated", cause: err, Details: Details{Class: ClassPolicy, Reason: ReasonPolicyFailed}}
 		if errors.Is(err, policy.ErrLate) { // a busy machine, or a rule that runs away: another time may do
@@ -176,11 +178,17 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 		Unheld:   !w.walksOn && reserve == ledger.Reserve{},
 		Decision: w.event(candidate, nil),
 	}
+	began := time.Now()
 	hold, err := w.Ledger.Admit(ctx, admission)
+	took := time.Since(began)
+	w.Meter.Admitted(took, err)
 	if err != nil {
 		return nil, w.deniedByLedger(candidate, err)
 	}
 	w.contacted++
+	if w.replaces != nil {
+		w.Meter.Settled(took)
+	}
 	if w.replaced != nil {
 		w.tell(*w.replaced, hold.Replaced)
 	}

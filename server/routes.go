@@ -20,6 +20,8 @@ func (s *Server) routes() http.Handler {
 		router.HandlerFunc(http.MethodGet, path, s.serveHealth(ready))
 		router.HandlerFunc(http.MethodHead, path, s.serveHealth(ready))
 	}
+	router.Handler(http.MethodGet, "/metrics", s.metrics.Handler())
+	router.Handler(http.MethodHead, "/metrics", s.metrics.Handler())
 	s.inference.Register(router)
 	return router
 }

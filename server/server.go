@@ -24,6 +24,7 @@ import (
 	"regent/ledger/sqldb"
 	"regent/server/catalog"
 	"regent/server/inference"
+	"regent/server/metrics"
 )
 
 // Server is a gateway. Use New, then Run.
@@ -36,6 +37,7 @@ type Server struct {
 	catalogue *catalog.Live
 	router    *engine.Router
 	inference *inference.Inference
+	metrics   *metrics.Metrics
 	health    *health
 	http      *http.Server
 	labels    map[string]string
@@ -142,8 +144,9 @@ const lateRefund = 24 * time.Hour
 // wire makes the rest of what is opened.
 func (s *Server) wire() (err error) {
 	providers := &catalog.Providers{Current: s.catalogue.Current, FakeURL: s.fake.URL()}
+	s.metrics = metrics.New(inference.Code, s.ledger.Status)
 	s.router, err = engine.New(engine.Config{
-		Policy: s.policy, Ledger: s.ledger, Resolver: providers, HoldTTL: s.config.HoldTTL, Now: s.config.Now,
+		Policy: s.policy, Ledger: s.ledger, Resolver: providers, HoldTTL: s.config.HoldTTL, Meter: s.metrics, Now: s.config.Now,
 		Labels: s.labels, Log: s.config.Log,
 	})
 	if err != nil {

@@ -81,6 +81,14 @@ func describe(err error, modelOff bool) answer {
 	return internal
 }
 
+// Code is the code that a client is told for an error of its call. A client that has gone is told none: its calls count as such.
+func Code(err error) string {
+	if errors.Is(err, engine.ErrAborted) {
+		return "client_gone"
+	}
+	return describe(err, false).code
+}
+
 // describeRefusal is the answer to a refusal by the router.
 func describeRefusal(e *engine.Error, modelOff bool) answer {
 	a := answer{message: e.Message, details: map[string]any{"reason": e.Details.Reason}}

@@ -1,0 +1,135 @@
+// Package metrics counts and times what the gateway does, in the form that Prometheus reads.
+//
+// A label's values are words of the program, of the policy's metadata, or ids of the catalogue: nothing that a client sends ever
+// becomes one.
+package metrics
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"regent/engine"
+	"regent/engine/policy"
+	"regent/ledger"
+)
+
+// Metrics are one gateway's.
+type Metrics struct {
+	registry *prometheus.Registry
+	code     func(error) string
+
+	calls          *prometheus.CounterVec
+	attempts       *prometheus.CounterVec
+	denials        *prometheus.CounterVec
+	renewalsFailed prometheus.Counter
+	holds          prometheus.Gauge
+	policy         prometheus.Histogram
+	admit          prometheus.Observer
+	renew          prometheus.Observer
+	settle         prometheus.Observer
+	upstream       *prometheus.HistogramVec
+}
+
+var _ engine.Meter = (*Metrics)(nil)
+
+// Buckets in seconds: where the steps of a call lie on a machine that keeps up, and far beyond, up to where each is cut off.
+var (
+	policyBuckets   = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 0.1, 0.5}
+	ledgerBuckets   = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.5, 1, 5, 10}
+	upstreamBuckets = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+)
+
+// New makes metrics. code names what a call's caller is told, in the words of the error table; status is the ledger's.
+func New(code func(error) string, status func() ledger.Status) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), code: code}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		m.registry.MustRegister(vec)
+		return vec
+	}
+	histograms := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+		m.registry.MustRegister(vec)
+		return vec
+	}
+	m.calls = counters("regent_calls_total", "Calls by terminal state and by the code that the client got.", "state", "code")
+	m.attempts = counters("regent_attempts_total", "Candidates contacted, by source and what came of it.", "source", "outcome", "reason")
+	m.denials = counters("regent_denials_total", "Candidates refused, by the rule and its code; the rule \"limit\" is the ledger's.", "rule", "code")
+	m.renewalsFailed = counters("regent_renewals_failed_total", "Renewals of holds that failed; each is tried again.").WithLabelValues()
+	m.policy = histograms("regent_policy_seconds", "Time that policy took to judge one candidate.", policyBuckets).WithLabelValues().(prometheus.Histogram)
+	ledgerSeconds := histograms("regent_ledger_seconds", "Time from asking the ledger until its transaction was committed.", ledgerBuckets, "operation")
+	m.admit, m.renew, m.settle = ledgerSeconds.WithLabelValues("admit"), ledgerSeconds.WithLabelValues("renew"), ledgerSeconds.WithLabelValues("settle")
+	m.upstream = histograms("regent_upstream_seconds", "Time that a provider's whole answer took.", upstreamBuckets, "provider")
+	m.holds = prometheus.NewGauge(prometheus.GaugeOpts{Name: "regent_holds_live", Help: "Holds that this process keeps."})
+	m.registry.MustRegister(
+		m.holds,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "regent_ledger_queue_length", Help: "Operations that wait for the ledger's next transaction.",
+		}, func() float64 { return float64(status().Waiting) }),
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// Handler serves what was counted.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Judged counts a candidate's denials. See [engine.Meter].
+func (m *Metrics) Judged(took time.Duration, decision policy.Decision, err error) {
+	m.policy.Observe(took.Seconds())
+	if err != nil {
+		m.denials.WithLabelValues("main", engine.ReasonPolicyFailed).Inc()
+	}
+	for _, denial := range decision.Denials {
+		m.denials.WithLabelValues(denial.Rule, denial.Code).Inc()
+	}
+}
+
+// Admitted counts a hold, or the limit that denied it.
+func (m *Metrics) Admitted(took time.Duration, err error) {
+	m.admit.Observe(took.Seconds())
+	var limit *ledger.LimitError
+	switch {
+	case err == nil:
+		m.holds.Inc()
+	case errors.As(err, &limit):
+		m.denials.WithLabelValues("limit", limit.Account.Scope+"_"+string(limit.Account.Unit)).Inc()
+	}
+}
+
+// Contacted counts an attempt.
+func (m *Metrics) Contacted(took time.Duration, candidate *engine.Candidate, outcome ledger.Outcome) {
+	m.upstream.WithLabelValues(candidate.Provider).Observe(took.Seconds())
+	m.attempts.WithLabelValues(candidate.Source, outcome.Result, outcome.Reason).Inc()
+}
+
+// Renewed counts a renewal that failed.
+func (m *Metrics) Renewed(took time.Duration, err error) {
+	m.renew.Observe(took.Seconds())
+	if err != nil {
+		m.renewalsFailed.Inc()
+	}
+}
+
+// Settled counts a hold that has ended.
+func (m *Metrics) Settled(took time.Duration) {
+	m.settle.Observe(took.Seconds())
+	m.holds.Dec()
+}
+
+// Ended counts a call.
+func (m *Metrics) Ended(state ledger.State, err error) {
+	code := "ok"
+	if err != nil {
+		code = m.code(err)
+	}
+	m.calls.WithLabelValues(string(state), code).Inc()
+}

@@ -1,0 +1,59 @@
+package metrics
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"regent/engine"
+	"regent/engine/policy"
+	"regent/ledger"
+)
+
+// What the engine tells is counted once, under the words that it was told with.
+func TestCounts(t *testing.T) {
+	m := New(func(err error) string { return err.Error() }, func() ledger.Status { return ledger.Status{Waiting: 3} })
+	limit := &ledger.LimitError{Account: ledger.Account{Scope: ledger.ScopeTask, ID: "secret", Unit: ledger.USD}}
+	m.Judged(time.Millisecond, policy.Decision{Denials: []policy.Denial{{Rule: "access", Code: "NO_ACCESS"}, {Rule: "residency", Code: "ELSEWHERE"}}}, nil)
+	m.Judged(time.Millisecond, policy.Decision{}, policy.ErrLate)
+	m.Admitted(time.Millisecond, nil)
+	m.Admitted(time.Millisecond, nil)
+	m.Admitted(time.Millisecond, limit)
+	m.Admitted(time.Millisecond, ledger.ErrBusy)
+	m.Renewed(time.Millisecond, nil)
+	m.Renewed(time.Millisecond, ledger.ErrUnavailable)
+	m.Contacted(time.Second, &engine.Candidate{}, ledger.Outcome{Result: ledger.Errored, Reason: "timeout"})
+	m.Settled(time.Millisecond)
+	m.Ended(ledger.Failed, errors.New("upstream_timeout"))
+	want := `
+# HELP regent_attempts_total Candidates contacted, by source and what came of it.
+# TYPE regent_attempts_total counter
+regent_attempts_total{outcome="error",reason="timeout",source=""} 1
+# HELP regent_calls_total Calls by terminal state and by the code that the client got.
+# TYPE regent_calls_total counter
+regent_calls_total{code="upstream_timeout",state="failed"} 1
+# HELP regent_denials_total Candidates refused, by the rule and its code; the rule "limit" is the ledger's.
+# TYPE regent_denials_total counter
+regent_denials_total{code="ELSEWHERE",rule="residency"} 1
+regent_denials_total{code="NO_ACCESS",rule="access"} 1
+regent_denials_total{code="policy_failed",rule="main"} 1
+regent_denials_total{code="task_usd",rule="limit"} 1
+# HELP regent_holds_live Holds that this process keeps.
+# TYPE regent_holds_live gauge
+regent_holds_live 1
+# HELP regent_ledger_queue_length Operations that wait for the ledger's next transaction.
+# TYPE regent_ledger_queue_length gauge
+regent_ledger_queue_length 3
+# HELP regent_renewals_failed_total Renewals of holds that failed; each is tried again.
+# TYPE regent_renewals_failed_total counter
+regent_renewals_failed_total 1
+`
+	err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "regent_attempts_total", "regent_calls_total",
+		"regent_denials_total", "regent_holds_live", "regent_ledger_queue_length", "regent_renewals_failed_total")
+	if err != nil {
+		t.Error(err)
+	}
+}
