@@ -41,38 +41,43 @@ func (g *Grant) newest() ledger.Hold {
 // after it, the token is the newest. A renewal that fails is tried again; it is no error of the call.
 func (g *Grant) keep() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		every := g.ttl / 3
-		timer := time.NewTimer(every)
-		defer timer.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-timer.C:
-			}
-			hold, began := g.newest(), time.Now()
-			hold, err := g.router.Ledger.Renew(ctx, hold.ID, hold.Token, g.ttl)
-			if ctx.Err() == nil {
-				g.router.Meter.Renewed(time.Since(began), err)
-			}
-			switch {
-			case err == nil:
-				g.mu.Lock()
-				g.hold = hold
-				g.mu.Unlock()
-				timer.Reset(every)
-			case errors.Is(err, ledger.ErrState) || errors.Is(err, ledger.ErrClosed):
-				return // it has ended: nothing is left to renew
-			default:
-				timer.Reset(every / 10)
-			}
+	var renewing sync.Mutex // held during a renewal; it guards timer
+	var timer *time.Timer
+	renewing.Lock()
+	defer renewing.Unlock()
+	timer = time.AfterFunc(g.ttl/3, func() { // a goroutine that only waits would cost each stream its stack
+		renewing.Lock()
+		defer renewing.Unlock()
+		if ctx.Err() != nil {
+			return
 		}
-	}()
+		if next, live := g.renew(ctx); live {
+			timer.Reset(next)
+		}
+	})
 	return func() {
 		cancel()
-		<-done
+		renewing.Lock()
+		defer renewing.Unlock()
+		timer.Stop()
 	}
+}
+
+// renew renews the hold once, and says when to renew it next, unless it has ended.
+func (g *Grant) renew(ctx context.Context) (next time.Duration, live bool) {
+	hold, began := g.newest(), time.Now()
+	hold, err := g.router.Ledger.Renew(ctx, hold.ID, hold.Token, g.ttl)
+	if ctx.Err() == nil {
+		g.router.Meter.Renewed(time.Since(began), err)
+	}
+	switch {
+	case err == nil:
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.hold = hold
+		return g.ttl / 3, true
+	case errors.Is(err, ledger.ErrState) || errors.Is(err, ledger.ErrClosed):
+		return 0, false
+	}
+	return g.ttl / 30, true
 }

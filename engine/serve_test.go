@@ -15,6 +15,8 @@ import (
 	"regent/engine/decisions"
 	"regent/engine/policy"
 	"regent/ledger"
+	"regent/ledger/memory"
+	"regent/policies"
 )
 
 // serve runs a call whose attempts end as scripted, by source, and returns the sources contacted.
@@ -257,3 +259,40 @@ func TestStoreFailureRefusesTheCall(t *testing.T) {
 		t.Errorf("the store's own words are told: %q", refusal.Message)
 	}
 }
+
+// BenchmarkServe is the router's part of a call, with everything on but the provider: one candidate judged, held, settled.
+func BenchmarkServe(b *testing.B) {
+	store := memory.New(nil)
+	l, err := ledger.Open(ledger.Config{Store: store})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	strict := false
+	activation, err := policy.Load(ctx, policy.Source{
+		Bundles: []policy.Bundle{{Name: "regent", FS: policies.Files()}}, Settings: policy.Settings{Strict: &strict}, TimeLimit: time.Minute,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	engine := &policy.Engine{}
+	engine.Activate(activation)
+	router, err := New(Config{Policy: engine, Ledger: l, Resolver: anyProvider{}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	answered := Outcome{Output: true, Accepted: true, Status: 200, Usage: &ledger.Usage{UncachedInput: 10, Output: 5}}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := router.Serve(ctx, called(1<<50, "a"), func(context.Context, *Grant) Outcome { return answered }); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := router.Close(ctx); err != nil {
+		b.Fatal(err)
+	}
+}
+
+type anyProvider struct{}
+
+func (anyProvider) Resolve(Candidate) (adapters.Provider, error) { return nil, nil }

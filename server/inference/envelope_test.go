@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tiktoken-go/tokenizer"
+
 	"regent/ledger"
 	"regent/server/catalog"
 )
@@ -121,4 +123,31 @@ func FuzzEnvelope(f *testing.F) {
 			t.Fatalf("accepted %q as %+v", body, e)
 		}
 	})
+}
+
+// A text that comes again, as every turn of a conversation does, is not counted again, and counts the same.
+func TestATextIsCountedOnce(t *testing.T) {
+	codec := &countingCodec{}
+	long, short := strings.Repeat("x", countedAtOnce), t.Name()
+	for range 3 {
+		for text, want := range map[string]int64{long: countedAtOnce, short: int64(len(short))} {
+			if got := countPiece(codec, text); got != want {
+				t.Errorf("%.20s: got %d, want %d", text, got, want)
+			}
+		}
+	}
+	if codec.counted != 2 {
+		t.Errorf("the vocabulary was asked %d times, want once for each text", codec.counted)
+	}
+}
+
+// countingCodec finds a token in every byte.
+type countingCodec struct {
+	tokenizer.Codec
+	counted int
+}
+
+func (c *countingCodec) Count(text string) (int, error) {
+	c.counted++
+	return len(text), nil
 }
