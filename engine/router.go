@@ -81,6 +81,7 @@ type Router struct {
 	// settling counts the settlements under way, which outlive their requests.
 	settling sync.WaitGroup
 	denials  denialFold
+	desk     *desk
 }
 
 // ErrUnresolved is what a [Resolver] returns for a candidate that it does not know.
@@ -128,7 +129,7 @@ func New(config Config) (*Router, error) {
 	if config.Log == nil {
 		config.Log = slog.Default()
 	}
-	r := &Router{Config: config}
+	r := &Router{Config: config, desk: newDesk()}
 	r.denials.write = r.recordDenials
 	return r, nil
 }
@@ -151,8 +152,10 @@ func (b *Budgets) validate() error {
 	return nil
 }
 
-// Close waits until every settlement and every counted denial is written, or ctx ends. The ledger is the host's to close, afterwards.
+// Close waits until every settlement and every counted denial is written, or ctx ends, and ends the router's goroutines. The
+// ledger is the host's to close, afterwards.
 func (r *Router) Close(ctx context.Context) error {
+	r.desk.close()
 	r.denials.flush()
 	done := make(chan struct{})
 	go func() {

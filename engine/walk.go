@@ -122,7 +122,9 @@ func (w *walk) next(ctx context.Context) (*Grant, error) {
 // decide asks policy. Anything but a well-formed allow is a denial.
 func (w *walk) decide(ctx context.Context, candidate *Candidate) (policy.Decision, *step) {
 	began := time.Now()
-	decision, err := w.judge.Decide(ctx, candidate.Candidate, w.attempts)
+	var decision policy.Decision
+	var err error
+	w.desk.run(func() { decision, err = w.judge.Decide(ctx, candidate.Candidate, w.attempts) })
 	w.Meter.Judged(time.Since(began), decision, err)
 	if err != nil {
 		refusal := &Error{Code: CodePolicy, Message: "policy could not be evaluated", cause: err, Details: Details{Class: ClassPolicy, Reason: ReasonPolicyFailed}}

@@ -24,7 +24,7 @@ func BenchmarkDecide(b *testing.B) {
 		{"refused", full, func(f *policy.Facts) { f.Candidate.Enabled = false }},
 	} {
 		b.Run(variant.name, func(b *testing.B) {
-			activation := load(b, policy.Source{Settings: variant.settings, TimeLimit: time.Minute})
+			activation := load(b, policy.Source{Settings: variant.settings})
 			facts := facts()
 			variant.change(&facts)
 			judge := activation.Judge(time.UnixMicro(facts.Now/1000), facts.Call, facts.Identity)

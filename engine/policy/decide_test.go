@@ -218,7 +218,7 @@ func TestFactsAreWhatIsDecidedUpon(t *testing.T) {
 
 // One activation serves all calls at once.
 func TestDecideInParallel(t *testing.T) {
-	activation := load(t, policy.Source{Settings: settings(), TimeLimit: time.Minute})
+	activation := load(t, policy.Source{Settings: settings()})
 	var group sync.WaitGroup
 	for worker := range 8 {
 		group.Go(func() {

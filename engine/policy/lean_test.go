@@ -22,7 +22,7 @@ func TestDecideIsLean(t *testing.T) {
 		{"defaults", policy.Settings{}, 550},
 		{"every rule in force", settings(), 680},
 	} {
-		activation := load(t, policy.Source{Settings: test.settings, TimeLimit: time.Minute})
+		activation := load(t, policy.Source{Settings: test.settings})
 		f := facts()
 		judge := activation.Judge(time.UnixMicro(f.Now/1000), f.Call, f.Identity)
 		got := testing.AllocsPerRun(100, func() {

@@ -1,0 +1,57 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// Each task runs once, and has run when run returns, also while and after the desk is closed.
+func TestDeskRunsEachTaskOnce(t *testing.T) {
+	d := newDesk()
+	var callers sync.WaitGroup
+	var ran atomic.Int64
+	for range 50 {
+		callers.Go(func() {
+			for i := range 20 {
+				mine := false
+				d.run(func() {
+					mine = true
+					ran.Add(1)
+				})
+				if !mine {
+					t.Error("run returned before its task had run")
+				}
+				if i == 10 {
+					d.close()
+				}
+			}
+		})
+	}
+	callers.Wait()
+	if got := ran.Load(); got != 1000 {
+		t.Errorf("%d tasks ran, want 1000", got)
+	}
+}
+
+func TestDeskPassesAPanicOn(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		d := newDesk()
+		if closed {
+			d.close()
+		}
+		func() {
+			defer func() {
+				if failure := recover(); failure != "no good" {
+					t.Errorf("closed %v: recovered %v, want the task's panic", closed, failure)
+				}
+			}()
+			d.run(func() { panic("no good") })
+		}()
+		again := false
+		if d.run(func() { again = true }); !again {
+			t.Errorf("closed %v: the desk serves no more", closed)
+		}
+		d.close()
+	}
+}
