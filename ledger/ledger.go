@@ -29,11 +29,12 @@ type Config struct {
 	// LateRefund is how long after its expiry a hold's charge may still be lowered, once, to what was really used.
 	// Defaults to 0: never.
 	LateRefund time.Duration
-	// QueueMax bounds the admissions that wait. Defaults to 4096: at 2,000 admissions a second, 2 s of waiting.
+	// QueueMax bounds the admissions and denials that wait. Defaults to 4096: at 2,000 admissions a second, 2 s of waiting.
 	QueueMax int
 	// Timeout bounds one transaction. Defaults to 10 s.
 	Timeout time.Duration
-	// SweepEvery is how often due holds are looked for when nothing else touches the ledger. Defaults to 1 s.
+	// SweepEvery is how often due holds are looked for when nothing else touches the ledger. Defaults to 1 s, or to a tenth of
+	// TTL if that is less: a longer pause is taken for an outage from TTL/2 on, before a hold that is renewed in time could be due.
 	SweepEvery time.Duration
 	// Elapsed is the process's monotonic clock, by which steps of the store's clock are told from time that passed.
 	// Defaults to the time since Open. A test that moves the store's clock moves this one too.
@@ -70,8 +71,8 @@ type Status struct {
 	Err error
 	// Waiting is the number of operations in the queue.
 	Waiting int
-	// SuspendedUntil is the end of a suspension of expiry, by the store's clock, after a step of that clock or an outage;
-	// zero if there is none.
+	// SuspendedUntil is the end of a suspension of expiry, by the store's clock, after a step of that clock or an outage, which
+	// a process that stood still is, too; zero if there is none.
 	SuspendedUntil time.Time
 }
 
@@ -90,7 +91,7 @@ func Open(config Config) (*Ledger, error) {
 		config.Timeout = 10 * time.Second
 	}
 	if config.SweepEvery == 0 {
-		config.SweepEvery = time.Second
+		config.SweepEvery = min(time.Second, max(config.TTL/10, time.Millisecond))
 	}
 	if config.Elapsed == nil {
 		start := time.Now()
@@ -108,7 +109,7 @@ func Open(config Config) (*Ledger, error) {
 		store:  config.Store,
 		writer: writer,
 		queue:  newQueue(config.QueueMax),
-		clock:  stepDetector{ttl: config.TTL, elapsed: config.Elapsed},
+		clock:  stepDetector{ttl: config.TTL, idle: config.SweepEvery, elapsed: config.Elapsed},
 		done:   make(chan struct{}),
 	}
 	go l.write()
@@ -313,9 +314,15 @@ func (l *Ledger) Post(ctx context.Context, posting Posting) error {
 	return l.do(ctx, laneEnd, &post{posting})
 }
 
-// Refuse records a call that was denied: its terminal state and its decision record. The call is nil for a record alone.
+// Refuse records a call that was denied: its terminal state and its decision record. It waits among the admissions, since it
+// ends no hold: whoever is refused a lot keeps nobody from renewing theirs. The call is nil for a record alone, which sums up
+// others and goes first.
 func (l *Ledger) Refuse(ctx context.Context, call *Call, decision []byte) error {
-	return l.do(ctx, laneEnd, &refuse{call: call, decision: decision})
+	lane := laneAdmit
+	if call == nil {
+		lane = laneEnd
+	}
+	return l.do(ctx, lane, &refuse{call: call, decision: decision})
 }
 
 // Balance is how an account stands towards one limit.

@@ -24,7 +24,7 @@ const (
 	// batchMax bounds a transaction: measured group commits gain little beyond 256 operations, and a failed one is redone.
 	batchMax = 256
 	// endingsMax bounds the lanes of ends and renewals: a live hold has at most one of each waiting, and more live holds
-	// than this do not fit one process.
+	// than this do not fit one process. What is charged or counted after the fact is little beside them.
 	endingsMax = 1 << 16
 )
 
@@ -254,15 +254,21 @@ func (l *Ledger) begin(ctx context.Context, tx Tx, waiting []*waiter) (*batch, e
 }
 
 // stepDetector suspends expiry when the store's clock has stepped, or after an outage: a hold whose owner could not renew it
-// must not be charged for that. A step is a change of the store's clock that the process's monotonic clock did not make.
+// must not be charged for that. A step is a change of the store's clock that the process's monotonic clock did not make. An
+// outage is a time in which transactions failed, or one in which none was answered: the store hung, or the process stood still.
 type stepDetector struct {
-	ttl     time.Duration
+	ttl time.Duration
+	// idle is the longest pause between the transactions of a writer that nothing keeps from writing: the sweep's.
+	idle    time.Duration
 	elapsed func() time.Duration
 
-	lastNow        time.Time
-	lastElapsed    time.Duration
-	failing        bool
-	failingSince   time.Duration
+	lastNow      time.Time
+	lastElapsed  time.Duration
+	failing      bool
+	failingSince time.Duration
+	// wroteAt is when the last transaction succeeded, by the system's own clock: where a test's clock moves, time has passed and
+	// nobody was kept from writing.
+	wroteAt        time.Time
 	suspendedUntil time.Time
 }
 
@@ -276,6 +282,9 @@ func (d *stepDetector) observe(now time.Time) time.Time {
 	if d.failing {
 		step = max(step, elapsed-d.failingSince)
 	}
+	if !d.wroteAt.IsZero() {
+		step = max(step, time.Since(d.wroteAt)-d.idle)
+	}
 	if step > d.ttl/2 {
 		d.suspendedUntil = now.Add(d.ttl)
 	}
@@ -283,9 +292,13 @@ func (d *stepDetector) observe(now time.Time) time.Time {
 	return d.suspendedUntil
 }
 
-// transacted notes whether a transaction succeeded: an outage lasts from the first failure to the next success.
+// transacted notes whether a transaction succeeded: an outage lasts from the last success, or by a test's clock from the first
+// failure, to the next success.
 func (d *stepDetector) transacted(err error) {
-	if err != nil && !d.failing {
+	switch {
+	case err == nil:
+		d.wroteAt = time.Now()
+	case !d.failing:
 		d.failingSince = d.elapsed()
 	}
 	d.failing = err != nil

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,6 +27,7 @@ type gated struct {
 	gate    sync.Mutex // held by a test to make transactions wait
 	failing atomic.Bool
 	hanging atomic.Bool               // transactions wait until their context ends
+	pausing atomic.Int64              // the next transaction takes so long, in nanoseconds
 	replays atomic.Bool               // each transaction is lost before its commit, and decided again
 	forgets atomic.Int32              // so many commits succeed, and their answers are lost
 	poison  atomic.Pointer[uuid.UUID] // a hold whose saving fails
@@ -46,6 +48,7 @@ func (g *gated) Update(ctx context.Context, decide func(ledger.Tx) error) error 
 	}
 	g.gate.Lock()
 	defer g.gate.Unlock()
+	time.Sleep(time.Duration(g.pausing.Swap(0)))
 	if g.hanging.Load() {
 		<-ctx.Done()
 		return ctx.Err()
@@ -405,6 +408,90 @@ func TestAnOutageSuspendsExpiry(t *testing.T) {
 	wantHeld(t, l, 0)
 }
 
+// TestAStallSuspendsExpiry: a transaction that takes long and succeeds, as after a process was stopped and goes on, finds holds
+// due whose renewals and settlements could not be written. They are not charged for that.
+func TestAStallSuspendsExpiry(t *testing.T) {
+	for name, test := range map[string]struct {
+		stall     time.Duration
+		suspended bool
+	}{
+		"more than half a TTL": {40 * time.Second, true},
+		"several TTLs":         {5 * time.Minute, true},
+		"less":                 {30 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &gated{Store: memory.New(nil), entered: make(chan struct{}, 1)}
+				l := openInBubble(t, ledger.Config{Store: store, TTL: time.Minute})
+				defer closeLedger(t, l)
+				renewed, dead := admission(5), admission(7)
+				hold, err := l.Admit(ctx, renewed)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := l.Admit(ctx, dead); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(20 * time.Second)
+				store.pausing.Store(int64(test.stall))
+				if hold, err = l.Renew(ctx, hold.ID, hold.Token, 0); err != nil {
+					t.Fatalf("a renewal after a stall of %v: %v", test.stall, err)
+				}
+				if balances, err := l.Read(ctx, dead.Claims); err != nil || balances[0].Held != 12 {
+					t.Errorf("held %+v, %v, want both holds", balances, err)
+				}
+				if got, want := l.Status().SuspendedUntil, time.Now().Add(time.Minute); test.suspended != got.Equal(want) {
+					t.Errorf("suspended until %v, now + TTL is %v", got, want)
+				}
+				time.Sleep(59 * time.Second)
+				if _, err := l.Settle(ctx, ledger.Ending{Hold: hold.ID, Token: hold.Token}, ledger.Consumption{Usage: &ledger.Usage{Output: 4}}); err != nil {
+					t.Errorf("a settlement after a stall: %v", err)
+				}
+				time.Sleep(2 * time.Second) // the suspension has ended, and a sweep has come by
+				row, _, err := ledger.ReadAccount(ctx, l.Store(), account)
+				if err != nil || row.Used != 4+7 || row.Held != 0 {
+					t.Errorf("used %d, held %d, %v, want what was settled and the hold that nobody renewed", row.Used, row.Held, err)
+				}
+			})
+		})
+	}
+}
+
+// openInBubble opens a ledger on the bubble's own clock. What runs in a bubble is closed before it ends.
+func openInBubble(t *testing.T, config ledger.Config) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func closeLedger(t *testing.T, l *ledger.Ledger) {
+	t.Helper()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAWriterThatSweepsSuspendsNothing: time in which there was nothing to write is no stall.
+func TestAWriterThatSweepsSuspendsNothing(t *testing.T) {
+	for _, ttl := range []time.Duration{time.Second, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			l := openInBubble(t, ledger.Config{Store: memory.New(nil), TTL: ttl})
+			defer closeLedger(t, l)
+			if _, err := l.Admit(ctx, admission(5)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(ttl * 11 / 10)
+			row, _, err := ledger.ReadAccount(ctx, l.Store(), account)
+			if err != nil || row.Used != 5 || row.Held != 0 || !l.Status().SuspendedUntil.IsZero() {
+				t.Errorf("TTL %v: used %d, held %d, suspended until %v, %v", ttl, row.Used, row.Held, l.Status().SuspendedUntil, err)
+			}
+		})
+	}
+}
+
 func TestIdleTimeSuspendsNothing(t *testing.T) {
 	l, _, clock := open(t, ledger.Config{TTL: time.Minute})
 	hold, err := l.Admit(ctx, admission(5))
@@ -488,7 +575,6 @@ func TestALostAnswerIsGivenAgain(t *testing.T) {
 	}
 }
 
-// TestABatchWhoseAnswerIsLostIsDoneOnce: the writer asks again for each of its operations.
 // TestABatchWhoseAnswerIsLostIsDoneOnce: the writer asks again for each of its operations.
 func TestABatchWhoseAnswerIsLostIsDoneOnce(t *testing.T) {
 	l, store, _ := open(t, ledger.Config{})

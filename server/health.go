@@ -77,7 +77,7 @@ func (s *Server) report() healthReport {
 	}
 	if until := status.SuspendedUntil; status.Err == nil && s.config.Now().Before(until) {
 		report.Components[ledgerComponent] = componentReport{Status: ok,
-			Message: "the clock has stepped or the store was away: no hold expires before " + until.Format(time.RFC3339)}
+			Message: "the clock has stepped, or nothing could be written for a while: no hold expires before " + until.Format(time.RFC3339)}
 	}
 	return report
 }
