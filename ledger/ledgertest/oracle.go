@@ -134,9 +134,7 @@ func (o *oracle) admit(a ledger.Admission, now time.Time, deadline time.Time) {
 const steps = 1500
 
 func agreesWithOracle(t *testing.T, b *bench) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := rand.New(rand.NewPCG(Seed(t), 1))
 	o := &oracle{uses: map[window][]time.Time{}, charges: map[ledger.Account][]charge{}, holds: map[uuid.UUID]oracleHold{}}
 	accounts := []ledger.Account{aliceTokens, taskTokens, {Scope: ledger.ScopeUser, ID: "bob", Unit: ledger.Tokens}}
 	live := map[uuid.UUID]ledger.Hold{}
