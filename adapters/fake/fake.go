@@ -22,12 +22,15 @@ const bodyMax = 64 << 20
 type Config struct {
 	// Addr is where to listen. Defaults to a free port of 127.0.0.1.
 	Addr string
+	// OnCall is told of each call before it is answered: the model and the request's body. Optional.
+	OnCall func(model string, body []byte)
 }
 
 // Server is a fake provider.
 type Server struct {
 	listener net.Listener
 	http     *http.Server
+	onCall   func(model string, body []byte)
 
 	mu      sync.Mutex // guards all below
 	scripts map[string]Script
@@ -56,7 +59,9 @@ func Start(config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fake: %w", err)
 	}
-	s := &Server{listener: listener, scripts: map[string]Script{}, models: map[string]*Model{}, released: make(chan struct{})}
+	s := &Server{
+		listener: listener, onCall: config.OnCall, scripts: map[string]Script{}, models: map[string]*Model{}, released: make(chan struct{}),
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", s.chat)
 	mux.HandleFunc("GET /v1/models", s.list)
@@ -181,6 +186,9 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	}
 	step, released := s.begin(r, body, request.Model)
 	defer s.end(request.Model)
+	if s.onCall != nil {
+		s.onCall(request.Model, body)
+	}
 	c := &call{w: w, r: r, request: &request, body: body, step: step, released: released}
 	if err := c.run(); err != nil {
 		panic(http.ErrAbortHandler) // breaks the connection

@@ -161,6 +161,26 @@ func TestStepsInOrder(t *testing.T) {
 	}
 }
 
+func TestEachCallIsTold(t *testing.T) {
+	adaptertest.NoLeaks(t)
+	told := make(chan string, 2)
+	server, err := fake.Start(fake.Config{OnCall: func(model string, body []byte) { told <- model + " " + string(body) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Close() // nothing is open
+		http.DefaultClient.CloseIdleConnections()
+	})
+	set(t, server, `{"status": 418}`)
+	if _, response, err := ask(server, whole); err != nil || response.StatusCode != http.StatusTeapot {
+		t.Fatalf("got %v, %v", response, err)
+	}
+	if got, want := <-told, model+" "+whole; got != want {
+		t.Errorf("told of %q, want %q", got, want)
+	}
+}
+
 func TestTimesPass(t *testing.T) {
 	server := start(t, `{"delay_ms": 30, "chunk_ms": 10, "text": ["a", "b", "c"]}`)
 	started := time.Now()

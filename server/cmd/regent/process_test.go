@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"regent/adapters/fake"
+	"regent/ledger"
+	"regent/ledger/sqldb"
+)
+
+// patience bounds every wait for something that is to happen, on a machine that does much else.
+const patience = 60 * time.Second
+
+// process is the program itself as a child process, on a data folder that outlives it.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	url    string
+	stderr *lockedBuffer
+	exited chan struct{}
+}
+
+// site is what stays when a process goes: a data folder, a catalogue, and the provider that it names.
+type site struct {
+	t        *testing.T
+	folder   string
+	provider *fake.Server
+	// variables are further ones of the environment, NAME=VALUE.
+	variables []string
+}
+
+// siteCatalogue has a model for each script of the provider; %s is the provider's URL.
+const siteCatalogue = `
+inference: {enabled: true}
+connections:
+  - {id: up, provider: fake, adapter: openai, base_url: %q, credential: none, allow_private: true}
+models:
+%s
+groups:
+  - {id: engineering, features: ["feat:ai:use"]}
+users:
+  - {id: alice, groups: [engineering], residency: eu, tokens: [{name: first, token: "env:TOKEN_ALICE"}]}
+limits:
+  user: {tokens: {max: "1000000000000", window: 24h}, usd: {max: "1000000", window: 24h}}
+policy:
+  required_rules: [access, allow_list, availability, fallback, openrouter, residency, strict_budget]
+decisions:
+  sinks: [{name: file, file: decisions.jsonl}]
+`
+
+// siteModel is one model of the catalogue, with one source for each of its scripts.
+func siteModel(name string, sources ...string) string {
+	text := fmt.Sprintf("  - id: %s\n    context_tokens: 128000\n    output_tokens_max: 1024\n    access: {everyone: true}\n    sources:\n", name)
+	for _, source := range sources {
+		text += fmt.Sprintf("      - {id: %s-%s, connection: up, model: %s, residency: eu, price: {input: \"0.25\", output: \"2\"}}\n", name, source, source)
+	}
+	return text
+}
+
+// newSite starts a provider with these scripts and writes a catalogue with these models.
+func newSite(t *testing.T, config fake.Config, scripts map[string]fake.Script, models string, variables ...string) *site {
+	t.Helper()
+	provider, err := fake.Start(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = provider.Close() }) // it breaks what is open
+	for model, script := range scripts {
+		provider.SetScript(model, script)
+	}
+	s := &site{t: t, folder: t.TempDir(), provider: provider, variables: variables}
+	catalogue := fmt.Sprintf(siteCatalogue, provider.URL(), models)
+	if err := os.WriteFile(filepath.Join(s.folder, "catalogue.yaml"), []byte(catalogue), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// start starts the program and waits until it listens.
+func (s *site) start() *process {
+	s.t.Helper()
+	p := &process{t: s.t, cmd: exec.Command("regent"), stderr: &lockedBuffer{}, exited: make(chan struct{})}
+	p.cmd.Env = append([]string{
+		"REGENT_ADDR=127.0.0.1:0", "REGENT_DATA=" + filepath.Join(s.folder, "data"),
+		"REGENT_CONFIG=" + filepath.Join(s.folder, "catalogue.yaml"), "TOKEN_ALICE=" + tokenOf("alice"),
+	}, s.variables...)
+	p.cmd.Stderr = p.stderr
+	stdout, err := p.cmd.StdoutPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(p.kill)
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		if url, ok := strings.CutPrefix(lines.Text(), "listen "); ok {
+			p.url = strings.TrimSpace(url)
+			break
+		}
+	}
+	go func() {
+		for lines.Scan() { // until the process ends: a full pipe would hold it up
+		}
+		_ = p.cmd.Wait() // how it ended is in ProcessState
+		close(p.exited)
+	}()
+	if p.url == "" {
+		<-p.exited
+		s.t.Fatalf("the program did not start: %v\n%s", p.cmd.ProcessState, p.stderr.bytes())
+	}
+	return p
+}
+
+func (p *process) signal(signal os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		p.t.Fatalf("%v: %v", signal, err)
+	}
+}
+
+// kill ends the process as a power cut or the kernel does. One that has ended stays as it is.
+func (p *process) kill() {
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Errorf("kill: %v", err)
+	}
+	<-p.exited
+}
+
+// wantExit waits until the process has ended by itself, and well.
+func (p *process) wantExit() {
+	p.t.Helper()
+	select {
+	case <-p.exited:
+	case <-time.After(patience):
+		p.signal(syscall.SIGQUIT) // prints where each goroutine is
+		<-p.exited
+		p.t.Fatalf("the program does not end\n%s", p.stderr.bytes())
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		p.t.Errorf("the program ended as %v\n%s", p.cmd.ProcessState, p.stderr.bytes())
+	}
+	if stderr := p.stderr.bytes(); bytes.Contains(stderr, []byte("DATA RACE")) || bytes.Contains(stderr, []byte("panic")) {
+		p.t.Errorf("the program said\n%s", stderr)
+	}
+}
+
+// request is a chat completion of alice's. Its client request id is in its body, too, for the provider to see.
+func (p *process) request(ctx context.Context, model, id string, stream bool) *http.Request {
+	body := fmt.Sprintf(`{"model":%q,"stream":%v,"user":%q,"messages":[{"role":"user","content":"Hello"}]}`, model, stream, id)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/api/inference/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		panic(err) // a URL and a body of our own
+	}
+	r.Header.Set("Authorization", "Bearer "+tokenOf("alice"))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Client-Request-Id", id)
+	return r
+}
+
+// withStore opens the site's database for looking; the program may run on it.
+func (s *site) withStore(look func(ledger.Store)) {
+	s.t.Helper()
+	store, err := sqldb.Open(context.Background(), sqldb.Config{Path: filepath.Join(s.folder, "data", "regent.db"), ReadOnly: true})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			s.t.Error(err)
+		}
+	}()
+	look(store)
+}
+
+// waitUntil polls until something is so.
+func waitUntil(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}

@@ -1,0 +1,7 @@
+//go:build race
+
+package main
+
+// crashRounds is how often TestCrashStorm kills the program. The child is as slow as its test under the race detector, which two
+// rounds give what it looks for.
+const crashRounds = 2

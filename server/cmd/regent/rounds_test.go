@@ -1,0 +1,6 @@
+//go:build !race
+
+package main
+
+// crashRounds is how often TestCrashStorm kills the program.
+const crashRounds = 20
