@@ -3,6 +3,9 @@
 GO  ?= go
 # How long each parser is fuzzed by `make check`.
 FUZZ ?= 10s
+# How often `make soak` repeats each storm, and the seed of its random choices; a new one without it.
+ROUNDS ?= 200
+SEED   ?=
 STATICCHECK := v0.8.2
 OPA := $(GO) run github.com/open-policy-agent/opa@$(shell $(GO) list -m -f '{{.Version}}' github.com/open-policy-agent/opa)
 
@@ -34,3 +37,7 @@ check: ## Check format, vet, staticcheck, policies, races, and fuzz each parser 
 	@$(GO) test -timeout 15m -race ./ledger/... ./engine/... ./server/...
 	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z]+' . | while IFS=: read -r file name; do \
 		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x "$$(dirname "$$file")" || exit 1; done
+
+.PHONY: soak
+soak: ## Run each storm of the tests ROUNDS times (200): kill -9, overload. Each prints its seed; SEED=N takes it again.
+	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./server/cmd/regent

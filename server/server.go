@@ -43,6 +43,9 @@ type Server struct {
 	labels    map[string]string
 	// activating lets one activation at a time be built, so that the last one asked for counts.
 	activating sync.Mutex
+	// hurried is closed to end a drain early.
+	hurried chan struct{}
+	hurry   sync.Once
 	// demoToken is the token of the demo's user, empty with another catalogue.
 	demoToken string
 }
@@ -53,7 +56,7 @@ func New(config Config) (_ *Server, err error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
-	s := &Server{config: config, health: newHealth(), policy: &policy.Engine{}}
+	s := &Server{config: config, health: newHealth(), policy: &policy.Engine{}, hurried: make(chan struct{})}
 	s.labels = map[string]string{"id": uuid.NewString(), "service": "regent"}
 	defer func() {
 		if err != nil {
@@ -244,6 +247,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(err, s.close())
 }
 
+// Hurry ends the time that running calls are given once the server stops: they are ended and settled now.
+func (s *Server) Hurry() { s.hurry.Do(func() { close(s.hurried) }) }
+
 // drain lets running calls end.
 func (s *Server) drain() error {
 	s.health.set(drainComponent, errors.New("the server is stopping"))
@@ -254,14 +260,20 @@ func (s *Server) drain() error {
 	case <-ended:
 	case <-time.After(s.config.DrainFor):
 		s.inference.Stop()
+	case <-s.hurried:
+		s.inference.Stop()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
-	if s.http.Shutdown(ctx) != nil { // somebody is still sending a request, which is no call yet
+	if s.http.Shutdown(ctx) != nil { // somebody is still sending a request, which is no call yet, or takes no answer
 		_ = s.http.Close()
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
+	select {
+	case <-ended: // only then is every settlement under way
+	case <-ctx.Done():
+	}
 	return s.router.Close(ctx)
 }
 

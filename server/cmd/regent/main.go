@@ -77,13 +77,17 @@ type environment struct {
 
 type serveCmd struct{}
 
-// Run serves until the process is asked to stop. SIGHUP has the catalogue read again.
+// Run serves until the process is asked to stop. Asked again while it lets running calls end, it ends them; the third time, the
+// system kills it, and their holds are left to expire. SIGHUP has the catalogue read again.
 func (serveCmd) Run(ctx context.Context, e *environment) error {
 	config, err := server.FromEnv(e.env)
 	if err != nil {
 		return err
 	}
 	config.Policies, config.Stdout = policies.Files(), e.stdout
+	stops := make(chan os.Signal, 2)
+	signal.Notify(stops, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(stops)
 	s, err := server.New(config)
 	if err != nil {
 		return err
@@ -95,6 +99,12 @@ func (serveCmd) Run(ctx context.Context, e *environment) error {
 		for range hangup {
 			s.Reload()
 		}
+	}()
+	go func() {
+		<-stops // ends ctx, too
+		<-stops
+		signal.Reset(os.Interrupt, syscall.SIGTERM)
+		s.Hurry()
 	}()
 	return s.Run(ctx)
 }
