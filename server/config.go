@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"regent/ledger"
 )
 
 // Config configures a [Server].
@@ -22,6 +24,10 @@ type Config struct {
 	Catalogue string
 	// DatabaseURL chooses the store: empty is SQLite in the data folder, "memory:" keeps nothing.
 	DatabaseURL string
+	// Store keeps the ledger in place of what DatabaseURL names; Run closes it. Optional.
+	Store ledger.Store
+	// QueueMax bounds the calls that wait for the ledger. Defaults to the ledger's own bound.
+	QueueMax int
 	// Policies is the shipped policy bundle. Required.
 	Policies fs.FS
 	// HoldTTL is how long a hold lives unless it is renewed. Defaults to 5 min.

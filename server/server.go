@@ -111,24 +111,32 @@ func (s *Server) openDemo() (err error) {
 
 // openLedger opens the store and the ledger on it.
 func (s *Server) openLedger() error {
-	var store ledger.Store
-	if s.config.DatabaseURL == memoryURL {
-		store = memory.New(s.config.Now)
-	} else {
-		var err error
-		path := filepath.Join(s.config.Data, "regent.db")
-		if err := makePrivate(path); err != nil {
-			return err
-		}
-		if store, err = sqldb.Open(context.Background(), sqldb.Config{Path: path, Now: s.config.Now}); err != nil {
-			return err
-		}
+	store, err := s.openStore()
+	if err != nil {
+		return err
 	}
-	var err error
 	s.ledger, err = ledger.Open(ledger.Config{
-		Store: store, TTL: s.config.HoldTTL, LateRefund: lateRefund, Elapsed: s.config.Elapsed,
+		Store: store, TTL: s.config.HoldTTL, LateRefund: lateRefund, QueueMax: s.config.QueueMax, Elapsed: s.config.Elapsed,
 	})
 	return err
+}
+
+func (s *Server) openStore() (ledger.Store, error) {
+	switch {
+	case s.config.Store != nil:
+		return s.config.Store, nil
+	case s.config.DatabaseURL == memoryURL:
+		return memory.New(s.config.Now), nil
+	}
+	path := filepath.Join(s.config.Data, "regent.db")
+	if err := makePrivate(path); err != nil {
+		return nil, err
+	}
+	store, err := sqldb.Open(context.Background(), sqldb.Config{Path: path, Now: s.config.Now})
+	if err != nil {
+		return nil, err
+	}
+	return store, nil
 }
 
 // makePrivate makes a file that nobody else can read, if there is none: it says who called what, and when.

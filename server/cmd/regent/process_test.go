@@ -23,11 +23,14 @@ import (
 // patience bounds every wait for something that is to happen, on a machine that does much else.
 const patience = 60 * time.Second
 
+// address is where a gateway listens: a URL.
+type address string
+
 // process is the program itself as a child process, on a data folder that outlives it.
 type process struct {
-	t      *testing.T
+	t *testing.T
+	address
 	cmd    *exec.Cmd
-	url    string
 	stderr *lockedBuffer
 	exited chan struct{}
 }
@@ -108,7 +111,7 @@ func (s *site) start() *process {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		if url, ok := strings.CutPrefix(lines.Text(), "listen "); ok {
-			p.url = strings.TrimSpace(url)
+			p.address = address(strings.TrimSpace(url))
 			break
 		}
 	}
@@ -118,7 +121,7 @@ func (s *site) start() *process {
 		_ = p.cmd.Wait() // how it ended is in ProcessState
 		close(p.exited)
 	}()
-	if p.url == "" {
+	if p.address == "" {
 		<-p.exited
 		s.t.Fatalf("the program did not start: %v\n%s", p.cmd.ProcessState, p.stderr.bytes())
 	}
@@ -159,9 +162,9 @@ func (p *process) wantExit() {
 }
 
 // request is a chat completion of alice's. Its client request id is in its body, too, for the provider to see.
-func (p *process) request(ctx context.Context, model, id string, stream bool) *http.Request {
+func (a address) request(ctx context.Context, model, id string, stream bool) *http.Request {
 	body := fmt.Sprintf(`{"model":%q,"stream":%v,"user":%q,"messages":[{"role":"user","content":"Hello"}]}`, model, stream, id)
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/api/inference/v1/chat/completions", strings.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, string(a)+"/api/inference/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		panic(err) // a URL and a body of our own
 	}

@@ -39,13 +39,13 @@ type running struct {
 }
 
 // begin sends a call and waits until the provider has it open, and the client its first delta if there is one.
-func begin(t *testing.T, s *site, p *process, model, id string, stream bool) *running {
+func begin(t *testing.T, s *site, at address, model, id string, stream bool) *running {
 	t.Helper()
 	c := &running{id: id, ended: make(chan struct{})}
 	delta := make(chan struct{})
 	go func() {
 		defer close(c.ended)
-		response, err := http.DefaultClient.Do(p.request(context.Background(), model, id, stream))
+		response, err := http.DefaultClient.Do(at.request(context.Background(), model, id, stream))
 		if err != nil {
 			t.Errorf("%s: %v", id, err)
 			return
@@ -94,7 +94,7 @@ func (c *running) wantAnswer(t *testing.T, status int, contains, lacks string) {
 func wantDraining(t *testing.T, p *process) {
 	t.Helper()
 	waitUntil(t, "the process to drain", func() bool {
-		response, err := http.Get(p.url + "/readyz")
+		response, err := http.Get(string(p.address) + "/readyz")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func TestACallOutlivesItsHoldInADrain(t *testing.T) {
 	const ttl = time.Second
 	s := newSite(t, fake.Config{}, stopScripts, stopModels(), "REGENT_HOLD_TTL=1s", "REGENT_DRAIN_FOR=5m")
 	p := s.start()
-	call := begin(t, s, p, "started", "long", true)
+	call := begin(t, s, p.address, "started", "long", true)
 	asked, _ := s.hold("long")
 	p.signal(syscall.SIGTERM)
 	wantDraining(t, p)
@@ -168,8 +168,8 @@ func TestACallOutlivesItsHoldInADrain(t *testing.T) {
 func TestADrainThatIsOverEndsWhatRuns(t *testing.T) {
 	s := newSite(t, fake.Config{}, stopScripts, stopModels(), "REGENT_DRAIN_FOR=100ms")
 	p := s.start()
-	started := begin(t, s, p, "started", "started", true)
-	held := begin(t, s, p, "held", "held", false)
+	started := begin(t, s, p.address, "started", "started", true)
+	held := begin(t, s, p.address, "held", "held", false)
 	p.signal(syscall.SIGTERM)
 	started.wantAnswer(t, http.StatusOK, `data: {"error":{"code":"draining"`, "[DONE]")
 	held.wantAnswer(t, http.StatusServiceUnavailable, `"code":"draining"`, "choices")
@@ -206,7 +206,7 @@ func inputTokens(t *testing.T, s *site, id string) int64 {
 func TestASecondSignalEndsTheDrain(t *testing.T) {
 	s := newSite(t, fake.Config{}, stopScripts, stopModels(), "REGENT_DRAIN_FOR=10m")
 	p := s.start()
-	call := begin(t, s, p, "started", "started", true)
+	call := begin(t, s, p.address, "started", "started", true)
 	p.signal(syscall.SIGTERM)
 	wantDraining(t, p)
 	p.signal(syscall.SIGINT)
@@ -248,7 +248,7 @@ func TestAProcessThatStoodStillChargesNobody(t *testing.T) {
 	const ttl = time.Second
 	s := newSite(t, fake.Config{}, stopScripts, stopModels(), "REGENT_HOLD_TTL=1s")
 	p := s.start()
-	call := begin(t, s, p, "started", "started", true)
+	call := begin(t, s, p.address, "started", "started", true)
 	p.signal(syscall.SIGSTOP)
 	before, _ := s.hold("started")
 	waitUntil(t, "the hold to be due", func() bool { return time.Now().After(before.Deadline.Add(ttl)) })
