@@ -338,7 +338,7 @@ func (s *Server) ship(ctx context.Context, sink catalog.Sink) (err error) {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(s.config.Data, path)
 		}
-		file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		file, err := openSink(path)
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -166,7 +167,22 @@ func (s *crashStorm) round(round int) {
 		s.t.Errorf("round %d: the program said\n%s", round, stderr)
 	}
 	s.calls = append(s.calls, calls...)
+	s.tearSink()
 }
+
+// tearSink leaves the sink's file as a process does that is killed in the middle of a write.
+func (s *crashStorm) tearSink() {
+	file, err := os.OpenFile(s.sinkPath(), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = file.WriteString(`{"labels":{"torn`)
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		s.t.Error(err)
+	}
+}
+
+func (s *crashStorm) sinkPath() string { return filepath.Join(s.folder, "data", "decisions.jsonl") }
 
 func (s *crashStorm) newCalls(round int) (calls []*clientCall) {
 	add := func(n int, stream bool, models ...string) {
@@ -303,7 +319,7 @@ func (s *crashStorm) auditCall(call *clientCall, report *ledger.CallReport) {
 
 // auditSink checks that the file of the sink is whole lines, and has every decision and outcome of the journal.
 func (s *crashStorm) auditSink() {
-	text, err := os.ReadFile(filepath.Join(s.folder, "data", "decisions.jsonl"))
+	text, err := os.ReadFile(s.sinkPath())
 	if err != nil {
 		s.t.Fatal(err)
 	}
