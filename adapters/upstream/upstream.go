@@ -28,6 +28,7 @@ const (
 	bodyIdle         = 5 * time.Minute  // the longest silence in a stream that is not a fault: a model that thinks
 	connectionsIdle  = 256              // kept for the next calls: as many as a busy replica has streams to one provider
 	headerBytesMax   = 256 << 10        // several times what any provider sends
+	bufferSize       = 2 << 10          // for reading and for writing, of each connection: several events; a larger body goes past it
 )
 
 // BodyMax bounds an answer that is read as a whole: an image or two fit.
@@ -62,6 +63,8 @@ func New(config Config) *http.Client {
 			TLSHandshakeTimeout:    handshakeTimeout,
 			ResponseHeaderTimeout:  headerTimeout,
 			IdleConnTimeout:        idleTimeout,
+			WriteBufferSize:        bufferSize,
+			ReadBufferSize:         bufferSize,
 			MaxIdleConns:           connectionsIdle,
 			MaxIdleConnsPerHost:    connectionsIdle,
 			MaxResponseHeaderBytes: headerBytesMax,

@@ -87,6 +87,7 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 		multiplyBound(request, e.choices)
 	}
 	request.Facts.InputTokens = &tokens
+	e.texts = nil // counted; a stream that runs for minutes need not hold the prompt twice
 	return request, nil
 }
 
