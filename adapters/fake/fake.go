@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -305,10 +306,8 @@ func (c *call) usage() json.RawMessage {
 	for _, message := range c.request.Messages {
 		prompt += (len(message.Content) + 3) / 4
 	}
-	completion := len(c.step.text())
-	if _, _, ok := c.toolCall(); ok {
-		completion = 1
-	}
+	deltas, _ := c.answer()
+	completion := len(deltas)
 	return json.RawMessage(fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}`,
 		prompt, completion, prompt+completion))
 }
@@ -398,18 +397,25 @@ func (c *call) deltas() (finish string, err error) {
 	return finish, nil
 }
 
-// answer is the answer's text, or its tool call in two parts.
+// answer is the answer's text, or its tool call: first its name, then its arguments in pieces.
 func (c *call) answer() (deltas []map[string]any, finish string) {
 	if name, arguments, ok := c.toolCall(); ok {
 		first := map[string]any{"index": 0, "id": "call_1", "type": "function", "function": map[string]any{"name": name, "arguments": ""}}
-		rest := map[string]any{"index": 0, "function": map[string]any{"arguments": arguments}}
-		return []map[string]any{{"tool_calls": []any{first}}, {"tool_calls": []any{rest}}}, "tool_calls"
+		deltas = append(deltas, map[string]any{"tool_calls": []any{first}})
+		for piece := range slices.Chunk([]rune(arguments), argumentsPiece) {
+			next := map[string]any{"index": 0, "function": map[string]any{"arguments": string(piece)}}
+			deltas = append(deltas, map[string]any{"tool_calls": []any{next}})
+		}
+		return deltas, "tool_calls"
 	}
 	for _, text := range c.step.text() {
 		deltas = append(deltas, map[string]any{"content": text})
 	}
 	return deltas, "stop"
 }
+
+// argumentsPiece is how much of a tool call's arguments a delta brings: about a token, so that no delta is JSON by itself.
+const argumentsPiece = 4
 
 func (c *call) afterDelta(sent int) error {
 	switch {

@@ -109,7 +109,7 @@ func TestSteps(t *testing.T) {
 		{`{"raw": "data: x\n\n", "content_type": "text/event-stream"}`, whole, []string{"data: x\n\n"}, nil, false},
 		{`{"status": 418, "code": "tea"}`, stream, []string{`"code":"tea"`}, []string{"12345678"}, false},
 		{`{"status": 400, "echo": true}`, stream, []string{"12345678"}, nil, false},
-		{`{}`, tools, []string{`"name":"run"`, `"arguments":"{\"any\":\"echo hello\"`, `"finish_reason":"tool_calls"`}, nil, false},
+		{`{}`, tools, []string{`"name":"run"`, `"arguments":"{\"an"`, `"arguments":"y\":\""`, `"finish_reason":"tool_calls"`}, nil, false},
 	} {
 		set(t, server, test.script)
 		text, _, err := ask(server, test.body)
