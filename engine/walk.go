@@ -250,6 +250,7 @@ func (w *walk) deniedByLedger(candidate *Candidate, err error) *step {
 	} else {
 		ms := (limit.RetryAfter + time.Millisecond - 1).Milliseconds()
 		refusal.Details.RetryAfterMs = &ms
+		refusal.Message += fmt.Sprintf("; there is room again within %v", (limit.RetryAfter + time.Second - 1).Truncate(time.Second))
 	}
 	return w.deniedBy(candidate, refusal, true)
 }

@@ -21,7 +21,7 @@ type answer struct {
 	message string
 	// retryAfter is the Retry-After header; 0 sends none.
 	retryAfter time.Duration
-	// noRetry sends x-should-retry: false, which the vendors' SDKs obey.
+	// noRetry sends x-should-retry: false, which the vendors' SDKs obey. So does a retryAfter beyond patience.
 	noRetry bool
 	// details are further members of the error, for people and tools that know Regent.
 	details map[string]any
@@ -133,6 +133,10 @@ func describeRefusal(e *engine.Error, modelOff bool) answer {
 // capacityRetry is when to try again where nothing says: about the time in which a provider recovers from an overload.
 const capacityRetry = 5 * time.Second
 
+// patience is how long a client may be made to wait within one call: the vendors' SDKs sleep as long as Retry-After says, be it
+// hours, and tell nobody.
+const patience = time.Minute
+
 // describeFailure is the answer to a provider's failure. Nothing of the provider's own text is in it.
 func describeFailure(f *adapters.Failure) answer {
 	a := answer{status: http.StatusBadGateway, kind: "server_error", code: "upstream_error", details: map[string]any{"reason": f.Reason}}
@@ -155,7 +159,12 @@ func describeFailure(f *adapters.Failure) answer {
 	case adapters.RateLimited, adapters.Overloaded:
 		a.status, a.code = http.StatusServiceUnavailable, "capacity_unavailable"
 		a.message = "No source of the model can take the call now."
-		if a.retryAfter = f.RetryAfter; a.retryAfter == 0 {
+		a.retryAfter = f.RetryAfter
+		switch {
+		case a.retryAfter > 0:
+		case f.Reason == adapters.RateLimited:
+			a.retryAfter = coolFor
+		default:
 			a.retryAfter = capacityRetry
 		}
 	case adapters.Timeout:
@@ -193,7 +202,7 @@ func (a answer) write(w http.ResponseWriter, requestID string) {
 	if a.retryAfter > 0 {
 		header.Set("Retry-After", strconv.Itoa(int(math.Ceil(a.retryAfter.Seconds()))))
 	}
-	if a.noRetry {
+	if a.noRetry || a.retryAfter > patience {
 		header.Set("X-Should-Retry", "false")
 	}
 	if a.status == http.StatusUnauthorized {

@@ -15,13 +15,14 @@ import (
 
 // TestAnswers is the table of failures as a client sees them.
 func TestAnswers(t *testing.T) {
-	wait := int64(1500)
+	wait, longest, tooLong := int64(1500), int64(60_000), int64(60_001)
 	refusal := func(class engine.Class, retryAfterMs *int64) error {
 		return &engine.Error{Code: engine.CodePolicy, Message: "m", Details: engine.Details{Class: class, Reason: "R", RetryAfterMs: retryAfterMs}}
 	}
 	failure := func(reason adapters.Reason, status int) error {
 		return &adapters.Failure{Reason: reason, Status: status, Cause: errors.New("the provider's own words")}
 	}
+	resting := &adapters.Failure{Reason: adapters.RateLimited, Status: http.StatusTooManyRequests, RetryAfter: time.Hour}
 	for name, test := range map[string]struct {
 		err        error
 		modelOff   bool
@@ -36,6 +37,8 @@ func TestAnswers(t *testing.T) {
 		"a limit that never fits":     {err: refusal(engine.ClassCallerLimit, nil), status: 429, code: "insufficient_quota", noRetry: true},
 		"no capacity":                 {err: refusal(engine.ClassCapacity, &wait), status: 503, code: "capacity_unavailable", retryAfter: "2"},
 		"no capacity, no time":        {err: refusal(engine.ClassCapacity, nil), status: 503, code: "capacity_unavailable", retryAfter: "5"},
+		"no capacity for a minute":    {err: refusal(engine.ClassCapacity, &longest), status: 503, code: "capacity_unavailable", retryAfter: "60"},
+		"no capacity for longer":      {err: refusal(engine.ClassCapacity, &tooLong), status: 503, code: "capacity_unavailable", retryAfter: "61", noRetry: true},
 		"the model is switched off":   {err: refusal(engine.ClassCapacity, nil), modelOff: true, status: 404, code: "model_not_found", noRetry: true},
 		"the ledger is away":          {err: refusal(engine.ClassUnavailable, nil), status: 503, code: "R", retryAfter: "1"},
 		"an amount out of range":      {err: refusal(engine.ClassInvalid, nil), status: 400, code: "R"},
@@ -43,7 +46,9 @@ func TestAnswers(t *testing.T) {
 		"the provider: invalid":       {err: failure(adapters.InvalidRequest, 422), status: 422, code: "invalid_request"},
 		"the provider: too long":      {err: failure(adapters.ContextLength, 400), status: 400, code: "context_length_exceeded"},
 		"the provider: content":       {err: failure(adapters.ContentPolicy, 400), status: 400, code: "content_policy_violation"},
-		"the provider: rate":          {err: failure(adapters.RateLimited, 429), status: 503, code: "capacity_unavailable", retryAfter: "5"},
+		"the provider: rate":          {err: failure(adapters.RateLimited, 429), status: 503, code: "capacity_unavailable", retryAfter: "30"},
+		"the provider: a long rest":   {err: resting, status: 503, code: "capacity_unavailable", retryAfter: "3600", noRetry: true},
+		"the provider: overloaded":    {err: failure(adapters.Overloaded, 529), status: 503, code: "capacity_unavailable", retryAfter: "5"},
 		"the provider: our key":       {err: failure(adapters.Credential, 401), status: 502, code: "upstream_error"},
 		"the provider: no such model": {err: failure(adapters.ModelMissing, 404), status: 502, code: "upstream_error"},
 		"the provider: too slow":      {err: failure(adapters.Timeout, 0), status: 504, code: "upstream_timeout"},
