@@ -7,6 +7,8 @@ FUZZ ?= 10s
 ROUNDS ?= 200
 SEED   ?=
 STATICCHECK := v0.8.2
+# A module of its own: what only real clients need is no dependency of the program.
+CLIENTS := testdata/clients
 OPA := $(GO) run github.com/open-policy-agent/opa@$(shell $(GO) list -m -f '{{.Version}}' github.com/open-policy-agent/opa)
 
 .PHONY: help
@@ -22,9 +24,27 @@ run: build ## Run the gateway: SQLite in ./data, a demo catalogue, a built-in pr
 	@exec ./bin/regent
 
 .PHONY: test
-test: ## Run every test: Go, Rego, end-to-end scripts.
+test: ## Run every test: Go, Rego, end-to-end scripts, real clients.
 	@$(GO) test -timeout 8m ./...
 	@$(OPA) test -b policies
+	@$(MAKE) --no-print-directory clients
+
+# The tests' result is not cached: Go does not see that they depend on the program that they build.
+.PHONY: clients
+clients: node ## Run the official OpenAI SDKs against the program; `make test` does.
+	@cd $(CLIENTS) && { cmp -s package-lock.json node_modules/.installed \
+		|| { npm ci --silent && cp package-lock.json node_modules/.installed; }; }
+	@cd $(CLIENTS) && $(GO) test -count=1 -timeout 3m ./...
+
+# Node.js with npm, for the SDK that is written for it: installed where it is missing and Debian's packages can be.
+.PHONY: node
+node:
+	@has_node() { command -v node >/dev/null && command -v npm >/dev/null; }; \
+	if ! has_node && command -v apt-get >/dev/null; then \
+		echo "installing nodejs and npm"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm >/dev/null; \
+	fi; \
+	has_node || { echo "the tests with real clients need Node.js 18 or newer with npm: install both, and run make again" >&2; exit 1; }
 
 .PHONY: check
 check: ## Check format, vet, staticcheck, policies, races, and fuzz each parser for a while.
@@ -32,6 +52,7 @@ check: ## Check format, vet, staticcheck, policies, races, and fuzz each parser 
 	@$(GO) vet ./...
 	@$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
 	@$(GO) mod tidy -diff
+	@cd $(CLIENTS) && $(GO) vet ./... && $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./... && $(GO) mod tidy -diff
 	@$(OPA) check --strict --bundle --schema policies/schemas policies
 	@$(OPA) fmt --fail --list policies
 	@$(GO) test -timeout 15m -race ./ledger/... ./engine/... ./server/...

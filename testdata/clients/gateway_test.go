@@ -1,0 +1,177 @@
+// Package clients holds official SDKs of the OpenAI protocol against the program as it is built, with a scripted provider
+// behind it. It is a module of its own, so that the program does not depend on what only its clients need.
+package clients
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"regent/adapters/fake"
+)
+
+// Tokens of the catalogue's users.
+var (
+	richToken = "gwi_" + strings.Repeat("1", 64)
+	poorToken = "gwi_" + strings.Repeat("2", 64)
+)
+
+//go:embed catalogue.yaml
+var catalogue string
+
+// program is the built binary.
+var program string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+// run builds the program as its own module does, runs the tests, and returns the exit code.
+func run(m *testing.M) int {
+	folder, err := os.MkdirTemp("", "clients")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(folder) }() // it is a temporary folder
+	program = filepath.Join(folder, "regent")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", program, "./server/cmd/regent")
+	build.Dir = filepath.Join("..", "..")
+	if output, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "the program does not build: %v\n%s", err, output)
+		return 1
+	}
+	return m.Run()
+}
+
+// gateway is the program running, and the provider behind it.
+type gateway struct {
+	url      string
+	upstream *fake.Server
+}
+
+const patience = 30 * time.Second // for what takes milliseconds on an idle machine
+
+// start starts the program on SQLite in a folder of its own. Its end is part of the test: it stops cleanly when asked to, and
+// has complained about nothing.
+func start(t *testing.T) *gateway {
+	upstream, err := fake.Start(fake.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = upstream.Close() }) // what is still open is ended
+	folder := t.TempDir()
+	file := filepath.Join(folder, "catalogue.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(catalogue, "UPSTREAM", upstream.URL())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	process := exec.Command(program)
+	process.Env = []string{
+		"REGENT_ADDR=127.0.0.1:0", "REGENT_CONFIG=" + file, "REGENT_DATA=" + filepath.Join(folder, "data"),
+		"TOKEN_RICH=" + richToken, "TOKEN_POOR=" + poorToken,
+	}
+	var complaints bytes.Buffer
+	process.Stderr = &complaints
+	stdout, err := process.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(patience, func() { _ = process.Process.Kill() }) // and what waits for it fails
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	late.Stop()
+	t.Cleanup(func() {
+		late.Reset(patience)
+		defer late.Stop()
+		_ = process.Process.Signal(syscall.SIGTERM) // Wait says if it has ended before
+		if err := process.Wait(); err != nil || complaints.Len() > 0 {
+			t.Errorf("the program ended with %v and said:\n%s", err, complaints.Bytes())
+		}
+	})
+	url, found := strings.CutPrefix(strings.TrimSpace(line), "listen ")
+	if err != nil || !found {
+		t.Fatalf("the program began with %q, %v", line, err)
+	}
+	g := &gateway{url: strings.TrimSpace(url), upstream: upstream}
+	eventually(t, "the gateway is ready", func() bool {
+		response, err := http.Get(g.url + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer func() { _ = response.Body.Close() }()
+		return response.StatusCode == http.StatusOK
+	})
+	return g
+}
+
+// base is what the SDKs are given as their base URL.
+func (g *gateway) base() string { return g.url + "/api/inference/v1" }
+
+// script sets how the provider's model behaves from now on.
+func (g *gateway) script(model string, text []byte) error {
+	script, err := fake.ParseScript(text)
+	if err == nil {
+		g.upstream.SetScript(model, script)
+	}
+	return err
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// upstreamControl lets a client of another language script the provider and see what it has seen, each by the model's name as
+// the path.
+func (g *gateway) upstreamControl() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /{model}", func(w http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = g.script(r.PathValue("model"), text)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+	})
+	mux.HandleFunc("GET /{model}", func(w http.ResponseWriter, r *http.Request) {
+		seen := g.upstream.Seen(r.PathValue("model"))
+		_ = json.NewEncoder(w).Encode(map[string]any{ // a client that has gone needs no answer
+			"requests": seen.Requests, "open": seen.Open, "body": string(seen.Body),
+		})
+	})
+	return mux
+}
+
+// TestNode runs the tests of the npm package.
+func TestNode(t *testing.T) {
+	t.Parallel()
+	g := start(t)
+	control := httptest.NewServer(g.upstreamControl())
+	defer control.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	node := exec.CommandContext(ctx, "node", "--test", "--test-reporter=tap", "openai.test.mjs")
+	node.Env = append(os.Environ(),
+		"BASE_URL="+g.base(), "UPSTREAM_CONTROL="+control.URL, "TOKEN_RICH="+richToken, "TOKEN_POOR="+poorToken)
+	if output, err := node.CombinedOutput(); err != nil {
+		t.Errorf("node: %v\n%s", err, output)
+	}
+}
