@@ -15,7 +15,7 @@ import (
 const FrameMax = 4 << 20
 
 const (
-	bufferStart = 4 << 10  // one read's worth: a token's event is some 300 bytes, and thousands of streams are open at a time
+	bufferStart = 2 << 10  // one read's worth: a token's event is some 300 bytes, and thousands of streams are open at a time
 	bufferKeep  = 64 << 10 // a stream that once had a larger event gives its buffer back, as most never have another
 	readMin     = 512      // less room than this is not worth a read
 	searchMax   = 1 << 10  // most events are found in one piece
