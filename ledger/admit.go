@@ -107,16 +107,8 @@ func (op *admit) checkReplaced(ctx context.Context, b *batch) (*HoldRow, error) 
 	if !ok || hold.State != HoldLive || hold.Token != op.Replaces.Token {
 		return nil, ErrState
 	}
-	var missing []Account
-	for _, account := range hold.Accounts {
-		if _, ok := b.rows.Accounts[account]; !ok {
-			missing = append(missing, account)
-		}
-	}
-	if missing != nil {
-		if err := b.load(ctx, Keys{Accounts: missing}); err != nil {
-			return nil, err
-		}
+	if err := b.load(ctx, Keys{Accounts: hold.Accounts}); err != nil {
+		return nil, err
 	}
 	return &hold, nil
 }

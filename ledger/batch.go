@@ -37,25 +37,23 @@ func newBatch(tx Tx, rows *Rows) *batch {
 	}}
 }
 
-// load reads further rows into the batch, without losing what it has changed.
+// load reads further rows into the batch, without losing what it has changed. What is there already is not read again: most
+// operations of a batch stand on the same accounts.
 func (b *batch) load(ctx context.Context, keys Keys) error {
+	keys.Accounts = absent(b.rows.Accounts, keys.Accounts)
+	keys.Calls = absent(b.rows.Calls, keys.Calls)
+	if len(keys.Accounts)+len(keys.Calls)+len(keys.Standing) == 0 {
+		return nil
+	}
 	rows, err := b.tx.Load(ctx, keys)
 	if err != nil {
 		return err
 	}
-	for account, row := range rows.Accounts {
-		if _, changed := b.changes.Accounts[account]; !changed {
-			b.rows.Accounts[account] = row
-		}
-	}
-	for id, row := range rows.Holds {
+	maps.Copy(b.rows.Accounts, rows.Accounts)
+	maps.Copy(b.rows.Calls, rows.Calls)
+	for id, row := range rows.Holds { // those that stand on an account
 		if _, changed := b.changes.Holds[id]; !changed {
 			b.rows.Holds[id] = row
-		}
-	}
-	for id, row := range rows.Calls {
-		if _, changed := b.changes.Calls[id]; !changed {
-			b.rows.Calls[id] = row
 		}
 	}
 	if b.rows.Standing == nil {
@@ -64,6 +62,16 @@ func (b *batch) load(ctx context.Context, keys Keys) error {
 		maps.Copy(b.rows.Standing, rows.Standing)
 	}
 	return nil
+}
+
+// absent are the keys that have no row.
+func absent[K comparable, R any](rows map[K]R, keys []K) (missing []K) {
+	for _, key := range keys {
+		if _, found := rows[key]; !found {
+			missing = append(missing, key)
+		}
+	}
+	return missing
 }
 
 func (b *batch) setAccount(account Account, row AccountRow) {
