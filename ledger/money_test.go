@@ -192,6 +192,9 @@ func TestAccountNames(t *testing.T) {
 func FuzzParseAccounts(f *testing.F) {
 	f.Add("user/alice/usd")
 	f.Add("task/a%2Fb/tokens")
+	for _, text := range []string{"", "user/", "user/%zz", "user/a/b/c", "user/%00/usd", "group/é", "user/%2F%2F", "user/a%25b", "user/\xff", "/user/a/"} {
+		f.Add(text)
+	}
 	f.Fuzz(func(t *testing.T, text string) {
 		accounts, err := ParseAccounts(text)
 		for _, account := range accounts {

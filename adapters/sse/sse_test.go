@@ -48,11 +48,14 @@ func (p *pieces) Read(buffer []byte) (int, error) {
 	return n, nil
 }
 
-func TestEvents(t *testing.T) {
-	tests := []struct {
-		name, input string
-		want        []seen
-	}{
+// shape is an input and the events in it.
+type shape struct {
+	name, input string
+	want        []seen
+}
+
+func shapes() []shape {
+	return []shape{
 		{"nothing", "", nil},
 		{"LF", "data: a\n\ndata: b\n\n", []seen{{Raw: "data: a\n\n", Data: "a", HasData: true}, {Raw: "data: b\n\n", Data: "b", HasData: true}}},
 		{"CR LF", "data: a\r\n\r\ndata: b\r\n\r\n", []seen{{Raw: "data: a\r\n\r\n", Data: "a", HasData: true}, {Raw: "data: b\r\n\r\n", Data: "b", HasData: true}}},
@@ -74,7 +77,10 @@ func TestEvents(t *testing.T) {
 		{"cut in a line end", "data: b\r", []seen{{Raw: "data: b\r", Data: "b", HasData: true, Partial: true}}},
 		{"cut in the blank line's end", "data: b\r\n\r", []seen{{Raw: "data: b\r\n\r", Data: "b", HasData: true}}},
 	}
-	for _, test := range tests {
+}
+
+func TestEvents(t *testing.T) {
+	for _, test := range shapes() {
 		t.Run(test.name, func(t *testing.T) {
 			checkSplits(t, test.input, test.want)
 		})
@@ -274,6 +280,17 @@ func TestReadingDoesNotAllocate(t *testing.T) {
 func FuzzSplits(f *testing.F) {
 	f.Add("data: a\r\n\r\ndata:b\n\n: c\r\rdata: d", uint8(1), uint8(3))
 	f.Add("\xef\xbb\xbfevent: x\ndata: {\ndata: }\n\r\n\r\r\n", uint8(2), uint8(7))
+	for i, shape := range shapes() {
+		f.Add(shape.input, uint8(i), uint8(1))
+	}
+	for i, hostile := range []string{
+		"<html>\n<body>\n", "\x1f\x8b\x08\x00\x00", "data: \x00\n\n", "data: \xff\xfe\n\n", strings.Repeat("\r", 300), strings.Repeat("\n", 300),
+		strings.Repeat("data\r", 100), "data: " + strings.Repeat("é", 3000), ":\n:\r:\r\n\n", "data: [DONE]\n\ndata: more\n\n",
+		"event: error\ndata: {\"error\":{}}\n\n", "id: 1\nretry: 9\ndata: {}\n\n", "data: {\"choices\":[{\"delta\":{\"content\":\"a\\n\"}}]}\r\n\r\n",
+		"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\n", "\xef\xbb", "\xef\xbb\xbf", "data\n\n", "data:\r\r\ndata:\n\r",
+	} {
+		f.Add(hostile, uint8(1), uint8(i))
+	}
 	f.Fuzz(func(t *testing.T, input string, first, second uint8) {
 		whole, err := readAll(strings.NewReader(input))
 		if err != io.EOF {

@@ -168,6 +168,17 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
 	f.Add(demo)
 	f.Add([]byte("users: [{id: a, tokens: [{name: t, token: env:X}]}]"))
+	for _, hostile := range []string{
+		"", "---\n", "a: 1\n---\nb: 2\n", "\x00", "\xff", "\ufeffinference: {}", "inference: {enabled: yes please}", "users: {}", "users: [null]",
+		"models: [{id: m, sources: [{}]}]", "connections: &a [*a]", "users: [&a {id: x}, *a]", "users: [{<<: {id: x}}]", "? [a]\n: b",
+		"limits: {user: {tokens: {max: \"-1\"}, usd: {max: \"1e300\", window: 9999999h}}}", "limits: {user: {tokens: {max: NaN, window: 0s}}}",
+		"inference: {enabled: true, enabled: false}", strings.Repeat("[", 1000), strings.Repeat("{a: ", 1000), strings.Repeat("- ", 1000),
+		"policy: {settings: {settlement: {drain_millis: -1}}, bundles: [{name: regent, folder: /}], required_rules: [\"..\"]}",
+		"decisions: {sinks: [{name: a, file: ../x, stdout: true}]}", "users: !!binary aGVsbG8=", "inference: !!set {enabled}",
+		"a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nusers: [*c, *c]\n",
+	} {
+		f.Add([]byte(hostile))
+	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c, err := Parse("c.yaml", text, func(string) (string, bool) { return token, true })
 		var e *Error

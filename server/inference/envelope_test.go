@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -39,9 +40,11 @@ func TestReadEnvelope(t *testing.T) {
 	}
 }
 
-func TestReadEnvelopeRefuses(t *testing.T) {
-	const messages = `"messages":[{"role":"user","content":"x"}]`
-	for name, body := range map[string]string{
+const messages = `"messages":[{"role":"user","content":"x"}]`
+
+// refused are bodies that are no call.
+func refused() map[string]string {
+	return map[string]string{
 		"nothing":                  ``,
 		"a text":                   `"x"`,
 		"two documents":            `{"model":"m",` + messages + `}{}`,
@@ -69,7 +72,23 @@ func TestReadEnvelopeRefuses(t *testing.T) {
 		"a text as temperature":    `{"model":"m","temperature":"hot",` + messages + `}`,
 		"options that are a list":  `{"model":"m","stream_options":[],` + messages + `}`,
 		"a text for include_usage": `{"model":"m","stream_options":{"include_usage":"yes"},` + messages + `}`,
-	} {
+		"a NUL byte":               "{\"model\":\"m\x00\"," + messages + `}`,
+		"a NUL in a text":          "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\x00\"}]}",
+		"a NUL after the end":      `{"model":"m",` + messages + "}\x00",
+		"a NUL in the model":       `{"model":"m\u0000",` + messages + `}`,
+		"a byte order mark":        "\xef\xbb\xbf{\"model\":\"m\"," + messages + `}`,
+		"UTF-16":                   "{\x00\"\x00m\x00\"\x00",
+		"half a character":         "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xe2\x82\"}]}",
+		"half a surrogate's bytes": "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xed\xa0\x80\"}]}",
+		"deep objects":             strings.Repeat(`{"a":`, 10_000) + "1" + strings.Repeat("}", 10_000),
+		"deep and not closed":      strings.Repeat("[", 10_000),
+		"a comment":                `{"model":"m",` + messages + `} // more`,
+		"a comma too many":         `{"model":"m",` + messages + `,}`,
+	}
+}
+
+func TestReadEnvelopeRefuses(t *testing.T) {
+	for name, body := range refused() {
 		_, err := readEnvelope([]byte(body))
 		var refusal answerError
 		if !errors.As(err, &refusal) || refusal.status != http.StatusBadRequest {
@@ -110,6 +129,21 @@ func FuzzEnvelope(f *testing.F) {
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":"x"}]}`))
 	f.Add([]byte(`{"model":"m","n":2,"max_tokens":7,"messages":[{"content":[{"type":"image_url"}]}],"tools":[{}]}`))
 	f.Add([]byte(`{"a":{"b":[1,"\"",{"c":null}]}}`))
+	for _, body := range refused() {
+		f.Add([]byte(body))
+	}
+	for _, member := range []string{
+		`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"a":{"type":["string","null"]}}}}}]`,
+		`"response_format":{"type":"json_schema","json_schema":{"schema":{}}},"logit_bias":{"50256":-100}`,
+		`"stream":true,"stream_options":{"include_usage":true},"temperature":0.5,"top_p":null,"stop":["\n"]`,
+		`"max_tokens":2147483648,"max_completion_tokens":null,"n":128`, `"n":null,"max_tokens":9007199254740993`,
+		`"provider":{"order":["x"]},"models":["m"],"route":"fallback"`, `"metadata":{"a\u0000":"\ud800"}`,
+		`"audio":{"voice":"x"},"modalities":["text","audio"]`,
+	} {
+		f.Add([]byte(`{"model":"vendor/m:1",` + messages + `,` + member + `}`))
+	}
+	f.Add([]byte(`{"model":"m","messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},
+		{"role":"tool","tool_call_id":"1","content":"ok"},{"content":[{"type":"input_audio","input_audio":{}},{"type":"refusal","refusal":"no"},1,null,[]]}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		e, err := readEnvelope(body)
 		if err != nil {
@@ -121,6 +155,13 @@ func FuzzEnvelope(f *testing.F) {
 		}
 		if !catalog.ValidModelID(e.model) || e.textBytes < 0 || e.choices < 1 || e.outputTokensMax != nil && *e.outputTokensMax < 1 {
 			t.Fatalf("accepted %q as %+v", body, e)
+		}
+		var other struct { // another reader has to see the same
+			Model  string `json:"model"`
+			Stream *bool  `json:"stream"`
+		}
+		if err := json.Unmarshal(body, &other); err != nil || other.Model != e.model || e.stream != (other.Stream != nil && *other.Stream) {
+			t.Fatalf("%q is read as %+v, and by another reader as %+v, %v", body, e, other, err)
 		}
 	})
 }
