@@ -19,17 +19,18 @@ const (
 
 // chat serves POST /chat/completions.
 func (i *Inference) chat(x *exchange) {
-	body, err := x.chatBody()
+	body, err := i.chatBody(x.r)
 	if err != nil {
 		x.fail(describe(err, false))
 		return
 	}
+	defer body.close()
 	if !i.begin() { // only now is it a call, for which a stop waits
 		x.fail(draining)
 		return
 	}
 	defer i.running.Done()
-	e, err := readEnvelope(body)
+	e, err := readEnvelope(body.bytes)
 	if err != nil {
 		x.fail(describe(err, false))
 		return
@@ -39,7 +40,7 @@ func (i *Inference) chat(x *exchange) {
 		x.fail(describe(err, false))
 		return
 	}
-	relay := i.newRelay(x, e, body)
+	relay := i.newRelay(x, e, body.bytes)
 	defer relay.close()
 	x.abort = relay.fail
 	err = i.Router.Serve(x.r.Context(), *request, relay.attempt)
@@ -49,12 +50,12 @@ func (i *Inference) chat(x *exchange) {
 	}
 }
 
-func (x *exchange) chatBody() ([]byte, error) {
-	if encoding := x.r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+func (i *Inference) chatBody(r *http.Request) (*requestBody, error) {
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return nil, answerError(answer{status: http.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_encoding",
 			message: "Send the body without a Content-Encoding."})
 	}
-	return readBody(x.r.Body)
+	return i.bodies.read(r)
 }
 
 // route is what is asked, as the router takes it: the call, its facts, whose accounts it stands on, and every source of the
@@ -86,6 +87,7 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 		request.Candidates = model.Candidates(i.Cooling, len(e.routing) > 0)
 		multiplyBound(request, e.choices)
 	}
+	e.texts = nil // they keep a copy of the whole body
 	request.Facts.InputTokens = &tokens
 	e.texts = nil // counted; a stream that runs for minutes need not hold the prompt twice
 	return request, nil

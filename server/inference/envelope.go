@@ -1,11 +1,9 @@
 package inference
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -19,8 +17,6 @@ import (
 )
 
 const (
-	// bodyMax bounds a request's body: a long conversation with some images fits.
-	bodyMax = 32 << 20
 	// depthMax bounds the nesting of a request's JSON; encoding/json's own bound of 10,000 costs too much stack.
 	depthMax = 200
 	// choicesMax bounds the answers that one call can ask for: OpenAI's own bound.
@@ -47,19 +43,22 @@ type envelope struct {
 }
 
 func (e *envelope) addText(text string) {
+	if text == "" {
+		return
+	}
 	e.texts = append(e.texts, text)
 	e.textBytes += int64(len(text))
 }
 
 // readEnvelope checks a chat request's body and reads what the gateway needs of it. An error is an [answerError].
 func readEnvelope(body []byte) (*envelope, error) {
-	if err := checkJSON(body); err != nil {
+	root, err := checkJSON(body)
+	if err != nil {
 		return nil, answerError(invalid(err.Error()))
 	}
 	e := &envelope{modalities: map[string]int64{}, choices: 1, routing: openai.RoutingFields(body)}
 	missing := map[string]bool{"model": true, "messages": true}
-	var err error
-	gjson.ParseBytes(body).ForEach(func(key, value gjson.Result) bool {
+	root.ForEach(func(key, value gjson.Result) bool {
 		delete(missing, key.String())
 		err = e.read(key.String(), value)
 		return err == nil
@@ -83,7 +82,8 @@ func readEnvelope(body []byte) (*envelope, error) {
 func (e *envelope) read(name string, value gjson.Result) error {
 	switch name {
 	case "model":
-		if e.model = value.String(); value.Type != gjson.String || !catalog.ValidModelID(e.model) {
+		e.model = strings.Clone(value.String()) // it is kept for longer than the copy of the body that it is a part of
+		if value.Type != gjson.String || !catalog.ValidModelID(e.model) {
 			return errors.New("model must be the id of a published model")
 		}
 	case "stream":
@@ -109,73 +109,22 @@ func (e *envelope) read(name string, value gjson.Result) error {
 }
 
 // checkJSON sees that a body is one JSON object in UTF-8, not nested too deeply, in which no object repeats a key: two readers of a
-// repeated key may each see another value. At the top, keys that differ in case alone are the same.
-func checkJSON(body []byte) error {
+// repeated key may each see another value. It returns a copy of the body, of which every text that is read from it is a part.
+func checkJSON(body []byte) (root gjson.Result, err error) {
 	if !utf8.Valid(body) {
-		return errors.New("the body is not valid UTF-8")
+		return root, errors.New("the body is not valid UTF-8")
 	}
 	if err := checkDepth(body); err != nil {
-		return err
+		return root, err
 	}
 	if !json.Valid(body) {
-		return errors.New("the body is not valid JSON")
+		return root, errors.New("the body is not valid JSON")
 	}
-	root := gjson.ParseBytes(body)
+	root = gjson.ParseBytes(body)
 	if !root.IsObject() {
-		return errors.New("the body must be a JSON object")
+		return root, errors.New("the body must be a JSON object")
 	}
-	var err error
-	seen := map[string]bool{}
-	root.ForEach(func(key, value gjson.Result) bool {
-		name := key.String()
-		folded := strings.ToLower(strings.ToUpper(name)) // upper case first: it knows more letters that are the same
-		switch {
-		case seen[folded]:
-			err = fmt.Errorf("the key %q is given twice", clip(name))
-		case folded != name && slices.Contains(readKeys, folded):
-			err = fmt.Errorf("the key %q must be written %q", clip(name), folded)
-		default:
-			err = checkNested(value)
-		}
-		seen[folded] = true
-		return err == nil
-	})
-	return err
-}
-
-// checkNested sees that no object inside repeats a key. The nesting is bounded already.
-func checkNested(value gjson.Result) (err error) {
-	if !value.IsObject() && !value.IsArray() {
-		return nil
-	}
-	var seen map[string]bool
-	if value.IsObject() {
-		seen = map[string]bool{}
-	}
-	value.ForEach(func(key, inner gjson.Result) bool {
-		if name := key.String(); seen != nil {
-			if seen[name] {
-				err = fmt.Errorf("the key %q is given twice in one object", clip(name))
-				return false
-			}
-			seen[name] = true
-		}
-		err = checkNested(inner)
-		return err == nil
-	})
-	return err
-}
-
-// readKeys are the keys whose values decide what a call may cost and who serves it. A provider that reads keys whatever their
-// case would see another value than the gateway did.
-var readKeys = []string{"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "messages", "tools", "functions"}
-
-// clip shortens a name that a client chose.
-func clip(name string) string {
-	if len(name) > 64 {
-		return strings.ToValidUTF8(name[:64], "") + "..."
-	}
-	return name
+	return root, checkKeys(root.Raw)
 }
 
 // checkDepth counts brackets outside of strings, before anything recursive reads the body.
@@ -308,17 +257,4 @@ func (e *envelope) names() []string {
 	names := slices.AppendSeq([]string{}, maps.Keys(e.modalities))
 	slices.Sort(names)
 	return names
-}
-
-// readBody reads a whole body within its bound. An error is an [answerError].
-func readBody(body io.Reader) ([]byte, error) {
-	var buffer bytes.Buffer
-	n, err := buffer.ReadFrom(io.LimitReader(body, bodyMax+1))
-	switch {
-	case err != nil:
-		return nil, answerError(invalid("the body could not be read"))
-	case n > bodyMax:
-		return nil, answerError(tooLarge)
-	}
-	return buffer.Bytes(), nil
 }

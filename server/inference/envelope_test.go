@@ -1,12 +1,15 @@
 package inference
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/tiktoken-go/tokenizer"
 
@@ -72,6 +75,13 @@ func refused() map[string]string {
 		"a text as temperature":    `{"model":"m","temperature":"hot",` + messages + `}`,
 		"options that are a list":  `{"model":"m","stream_options":[],` + messages + `}`,
 		"a text for include_usage": `{"model":"m","stream_options":{"include_usage":"yes"},` + messages + `}`,
+		"a key twice among many":   `{"model":"m",` + messages + `,"x":{` + numbered(100) + `,"42":0}}`,
+		"a top key twice of many":  `{"model":"m",` + messages + `,` + numbered(100) + `,"stop":1,"STOP":1}`,
+		"a key twice after a list": `{"model":"m",` + messages + `,"x":{"a":[{"b":1},[]],"a":1}}`,
+		"a key of backslashes":     `{"model":"m",` + messages + `,"x":{"\\\\":1,"\u005c\u005c":1}}`,
+		"an empty key twice":       `{"model":"m",` + messages + `,"x":{"":1,"":1}}`,
+		"a very wide object":       `{"model":"m",` + messages + `,"x":[{` + numbered(keysMax+1) + `}]}`,
+		"a very wide body":         `{"model":"m",` + messages + `,` + numbered(keysMax) + `}`,
 		"a NUL byte":               "{\"model\":\"m\x00\"," + messages + `}`,
 		"a NUL in a text":          "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\x00\"}]}",
 		"a NUL after the end":      `{"model":"m",` + messages + "}\x00",
@@ -85,6 +95,52 @@ func refused() map[string]string {
 		"a comment":                `{"model":"m",` + messages + `} // more`,
 		"a comma too many":         `{"model":"m",` + messages + `,}`,
 	}
+}
+
+// numbered are members of an object, a number each.
+func numbered(n int) string {
+	var members strings.Builder
+	for i := range n {
+		fmt.Fprintf(&members, `,"%d":%d`, i, i)
+	}
+	return members.String()[1:]
+}
+
+// What only looks like a repeated key is none.
+func TestReadEnvelopeAccepts(t *testing.T) {
+	for _, member := range []string{
+		`"x":{"a":{"a":{"a":1}},"b":["a","a",{"a":1},{"a":1}]}`, `"x":{"a":"a","b":"a,","c":"{\"a\":1,\"a\":2}"}`, `"x":{"A":1,"a":2}`,
+		`"x":{"\\":1,"\\\"":2,"\"":3}`, `"x":["\\","a",{"b":"\\","c":"\""}]`, `"x":{` + numbered(keysMax) + `}`, `"x":[{},{},[],""]`,
+	} {
+		if _, err := readEnvelope([]byte(`{"model":"m",` + messages + `,` + member + `}`)); err != nil {
+			t.Errorf("%.80s: %v", member, err)
+		}
+	}
+}
+
+// repeats says whether an object in a valid document repeats a key, as the standard library reads it.
+func repeats(document []byte) bool {
+	decoder := json.NewDecoder(bytes.NewReader(document))
+	decoder.UseNumber()
+	var value func() bool
+	value = func() bool {
+		token, _ := decoder.Token() // the document is valid
+		keys, repeated := map[json.Token]bool{}, false
+		if token != json.Delim('{') && token != json.Delim('[') {
+			return false
+		}
+		for decoder.More() {
+			if token == json.Delim('{') {
+				key, _ := decoder.Token()
+				repeated = repeated || keys[key] && !strings.ContainsRune(key.(string), utf8.RuneError) // which stands for many
+				keys[key] = true
+			}
+			repeated = value() || repeated
+		}
+		_, _ = decoder.Token()
+		return repeated
+	}
+	return value()
 }
 
 func TestReadEnvelopeRefuses(t *testing.T) {
@@ -162,6 +218,9 @@ func FuzzEnvelope(f *testing.F) {
 		}
 		if err := json.Unmarshal(body, &other); err != nil || other.Model != e.model || e.stream != (other.Stream != nil && *other.Stream) {
 			t.Fatalf("%q is read as %+v, and by another reader as %+v, %v", body, e, other, err)
+		}
+		if repeats(body) {
+			t.Fatalf("%q repeats a key", body)
 		}
 	})
 }

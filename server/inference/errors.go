@@ -48,6 +48,10 @@ var (
 		message: "The path does not take this method; the Allow header lists those that it takes."}
 	tooLarge = answer{status: http.StatusRequestEntityTooLarge, kind: "invalid_request_error", code: "request_too_large",
 		message: "The request's body is too large."}
+	tooSlow = answer{status: http.StatusRequestTimeout, kind: "invalid_request_error", code: "request_timeout",
+		message: "The request's body did not arrive in time."}
+	overloaded = answer{status: http.StatusServiceUnavailable, kind: "server_error", code: "overloaded",
+		message: "Too much is being sent at once. Try again.", retryAfter: time.Second}
 	internal = answer{status: http.StatusInternalServerError, kind: "server_error", code: "internal_error",
 		message: "Something went wrong here. The operator finds it by the request's id."}
 	storeDown = answer{status: http.StatusServiceUnavailable, kind: "server_error", code: "ledger_unavailable",

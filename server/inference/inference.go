@@ -48,6 +48,7 @@ type Inference struct {
 	mu       sync.Mutex // guards draining, and running against it
 	draining bool
 	running  sync.WaitGroup
+	bodies   bodies
 	// stopping ends when calls that still run are to be ended.
 	stopping context.Context
 	stop     context.CancelFunc
