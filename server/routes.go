@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 
 	"github.com/julienschmidt/httprouter"
@@ -16,6 +17,7 @@ func (s *Server) routes() http.Handler {
 	router.RedirectFixedPath = false
 	router.NotFound = http.HandlerFunc(inference.NotFound)
 	router.MethodNotAllowed = http.HandlerFunc(inference.MethodNotAllowed)
+	router.PanicHandler = s.panicked
 	for path, ready := range map[string]bool{"/healthz": false, "/readyz": true} {
 		router.HandlerFunc(http.MethodGet, path, s.serveHealth(ready))
 		router.HandlerFunc(http.MethodHead, path, s.serveHealth(ready))
@@ -24,6 +26,16 @@ func (s *Server) routes() http.Handler {
 	router.Handler(http.MethodHead, "/metrics", s.metrics.Handler())
 	s.inference.Register(router)
 	return router
+}
+
+// panicked answers for a handler that has panicked. The panic's value may hold anything, a secret included, so that its type alone
+// is logged.
+func (s *Server) panicked(w http.ResponseWriter, r *http.Request, failure any) {
+	if failure == http.ErrAbortHandler {
+		panic(failure)
+	}
+	s.config.Log.Error("a handler panicked", "path", r.URL.Path, "type", fmt.Sprintf("%T", failure))
+	inference.Internal(w, r)
 }
 
 // serveHealth answers with the state of each component. /healthz says that the process lives, and is 200 as long as it can say

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -75,7 +76,7 @@ func New(config Config) (_ *Server, err error) {
 	if s.fake, err = fake.Start(fake.Config{}); err != nil {
 		return nil, fmt.Errorf("the built-in provider: %w", err)
 	}
-	return s, s.wire()
+	return s, s.wire(&catalog.Providers{Current: s.catalogue.Current, FakeURL: s.fake.URL()})
 }
 
 // openCatalogue reads the catalogue and prepares the data folder.
@@ -153,8 +154,7 @@ func makePrivate(path string) error {
 const lateRefund = 24 * time.Hour
 
 // wire makes the rest of what is opened.
-func (s *Server) wire() (err error) {
-	providers := &catalog.Providers{Current: s.catalogue.Current, FakeURL: s.fake.URL()}
+func (s *Server) wire(providers engine.Resolver) (err error) {
 	s.metrics = metrics.New(inference.Code, s.ledger.Status)
 	s.router, err = engine.New(engine.Config{
 		Policy: s.policy, Ledger: s.ledger, Resolver: providers, HoldTTL: s.config.HoldTTL, Meter: s.metrics, Now: s.config.Now,
@@ -171,8 +171,10 @@ func (s *Server) wire() (err error) {
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 10 * time.Second, // a client that trickles its header holds a connection, and nothing else
 		ReadTimeout:       2 * time.Minute,  // a body of the largest size over a slow line
+		WriteTimeout:      2 * time.Minute,  // a small answer that nobody takes; those of calls set their own for each write
 		IdleTimeout:       2 * time.Minute,  // longer than clients' own pools keep a connection
 		MaxHeaderBytes:    64 << 10,         // several times what real clients send
+		ErrorLog:          slog.NewLogLogger(s.config.Log.Handler(), slog.LevelWarn),
 	}
 	return nil
 }

@@ -234,6 +234,8 @@ func (c *call) run() error {
 	switch {
 	case c.step.Break == BreakBeforeHeader:
 		return errBreak
+	case len(c.step.Wire) > 0:
+		return c.wire()
 	case c.step.Status != 0:
 		refuse(c.w, c.step, c.body)
 		return nil

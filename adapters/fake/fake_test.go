@@ -24,7 +24,8 @@ func TestParseScript(t *testing.T) {
 		``: 0, `[]`: 0, `null`: 0, `[null]`: 0, `1`: 0, `"x"`: 0, `[[]]`: 0, `{},{}`: 0, `{} {}`: 0, `[{}] x`: 0, `[{}`: 0, `{`: 0, `{}],[{}`: 0,
 		`{"texts": []}`: 0, `{"text": "a"}`: 0, `{"break": "now"}`: 0, `{"status": -1}`: 0, `{"status": 200}`: 0, `{"status": 600}`: 0,
 		`{"delay_ms": -1}`: 0, `{"chunk_ms": -1}`: 0, `{"split": -1}`: 0, `{"error_after": -1}`: 0, `{"error_after": 6}`: 0, `{"retry_after": -1}`: 0,
-		`{"status": 1.5}`: 0,
+		`{"status": 1.5}`: 0, `{"wire": [{"text": "x", "times": 2, "pause_ms": 1}], "wire_end": "reset"}`: 1, `{"wire": [{"text": ""}]}`: 0,
+		`{"wire": [{"text": "x", "times": -1}]}`: 0, `{"wire": [{"text": "x", "pause_ms": -1}]}`: 0, `{"wire_end": "later"}`: 0,
 	} {
 		script, err := fake.ParseScript([]byte(text))
 		if len(script) != steps || (err == nil) != (steps > 0) || err != nil && !errors.Is(err, fake.ErrScript) {
@@ -110,6 +111,9 @@ func TestSteps(t *testing.T) {
 		{`{"status": 418, "code": "tea"}`, stream, []string{`"code":"tea"`}, []string{"12345678"}, false},
 		{`{"status": 400, "echo": true}`, stream, []string{"12345678"}, nil, false},
 		{`{}`, tools, []string{`"name":"run"`, `"arguments":"{\"an"`, `"arguments":"y\":\""`, `"finish_reason":"tool_calls"`}, nil, false},
+		{`{"wire": [{"text": "HTTP/1.1 200 OK\r\n\r\n"}, {"text": "ab", "times": 40000}, {"text": "c"}]}`, whole, []string{strings.Repeat("ab", 40000) + "c"}, nil, false},
+		{`{"wire": [{"text": "HTTP/1.1 200 OK\r\n\r\nab"}, {"text": "c", "times": 3, "pause_ms": 1}], "split": 1}`, whole, []string{"abccc"}, nil, false},
+		{`{"wire": [{"text": "HTTP/1.1 200 OK\r\n\r\nab"}], "wire_end": "reset"}`, whole, nil, []string{"c"}, true},
 	} {
 		set(t, server, test.script)
 		text, _, err := ask(server, test.body)

@@ -41,9 +41,25 @@ type Step struct {
 	// Hold keeps the call open before its header until Release, or after its first delta if HoldAfterDelta.
 	Hold           bool `json:"hold,omitempty"`
 	HoldAfterDelta bool `json:"hold_after_delta,omitempty"`
+	// Wire is sent byte for byte in place of a whole response, its header included. Then the connection ends as WireEnd says.
+	Wire    []Piece `json:"wire,omitempty"`
+	WireEnd string  `json:"wire_end,omitempty"`
 	// Echo repeats the whole request in the refusal's message, as some providers do.
 	Echo bool `json:"echo,omitempty"`
 }
+
+// Piece is a text on the wire, sent so many times (once if that is 0), with a pause before each.
+type Piece struct {
+	Text        string `json:"text"`
+	Times       int    `json:"times,omitempty"`
+	PauseMillis int    `json:"pause_ms,omitempty"`
+}
+
+// How a connection can end whose bytes are scripted. Without a word it is closed.
+const (
+	WireReset = "reset" // as a program does that has crashed
+	WireHold  = "hold"  // not before Release, or the other side
+)
 
 // Places at which a connection can be made to break.
 const (
@@ -96,6 +112,10 @@ func (s *Step) check() error {
 	switch {
 	case !slices.Contains(places, s.Break):
 		return fmt.Errorf("break is one of %q", places[1:])
+	case !slices.Contains([]string{"", WireReset, WireHold}, s.WireEnd):
+		return fmt.Errorf("wire_end is %q or %q", WireReset, WireHold)
+	case slices.ContainsFunc(s.Wire, func(p Piece) bool { return p.Text == "" || p.Times < 0 || p.PauseMillis < 0 }):
+		return errors.New("a piece of the wire has a text, and no number below 0")
 	case s.Status != 0 && (s.Status < 300 || s.Status > 599):
 		return errors.New("status is one that refuses, 300 to 599")
 	case min(s.RetryAfter, s.DelayMillis, s.ChunkMillis, s.Split, s.ErrorAfter) < 0:

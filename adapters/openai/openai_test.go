@@ -127,7 +127,9 @@ func FuzzEdit(f *testing.F) {
 			delete(want, changed)
 			delete(have, changed)
 		}
-		maps.DeleteFunc(want, func(name string, _ json.RawMessage) bool { return slices.Contains(foreignFields, strings.ToLower(name)) })
+		maps.DeleteFunc(want, func(name string, _ json.RawMessage) bool {
+			return slices.Contains(foreignFields, strings.ToLower(name))
+		})
 		if !reflect.DeepEqual(want, have) {
 			t.Fatalf("%q became %q", body, got)
 		}

@@ -94,7 +94,7 @@ func (f *flushRecorder) Write(p []byte) (int, error) {
 
 func TestStreamKeepsSilentClientsOnly(t *testing.T) {
 	client := &flushRecorder{ResponseRecorder: httptest.NewRecorder()}
-	s := newStream(client)
+	s := newStream(client, writeStall)
 	defer s.close()
 	if client.Body.Len() > 0 {
 		t.Fatal("committed before anything happened")
@@ -128,7 +128,7 @@ func TestStreamKeepsSilentClientsOnly(t *testing.T) {
 
 func TestStreamKeepsItsStatusUntilItIsCommitted(t *testing.T) {
 	client := httptest.NewRecorder()
-	s := newStream(client)
+	s := newStream(client, writeStall)
 	if !s.abandon() {
 		t.Fatal("an uncommitted stream could not be abandoned")
 	}
@@ -136,7 +136,7 @@ func TestStreamKeepsItsStatusUntilItIsCommitted(t *testing.T) {
 	if client.Body.Len() > 0 {
 		t.Errorf("an abandoned stream wrote %q", client.Body)
 	}
-	s = newStream(client)
+	s = newStream(client, writeStall)
 	if err := s.begin(); err != nil {
 		t.Fatal(err)
 	}

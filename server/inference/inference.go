@@ -7,6 +7,7 @@ package inference
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -30,7 +31,7 @@ const Base = "/api/inference/v1"
 // requestIDHeader is on every answer. It is the id of the call, where there was one.
 const requestIDHeader = "X-Regent-Request-Id"
 
-// Config is what the data plane is made of. All fields are required.
+// Config is what the data plane is made of. All fields but WriteStall are required.
 type Config struct {
 	// Catalogue is the catalogue that counts now.
 	Catalogue func() *catalog.Catalogue
@@ -40,7 +41,12 @@ type Config struct {
 	Policy    *policy.Engine
 	Now       func() time.Time
 	Log       *slog.Logger
+	// WriteStall is how long a client may take for one write: one that stopped reading holds money and memory. Defaults to 2 min.
+	WriteStall time.Duration
 }
+
+// writeStall is the default: longer than any line that is still of use takes.
+const writeStall = 2 * time.Minute
 
 // Inference serves the data plane.
 type Inference struct {
@@ -56,6 +62,9 @@ type Inference struct {
 
 // New makes the data plane.
 func New(config Config) *Inference {
+	if config.WriteStall == 0 {
+		config.WriteStall = writeStall
+	}
 	i := &Inference{Config: config}
 	i.stopping, i.stop = context.WithCancel(context.Background())
 	return i
@@ -103,12 +112,28 @@ type exchange struct {
 	id        uuid.UUID
 	catalogue *catalog.Catalogue
 	token     *catalog.Token
+	stall     time.Duration // for one write
 	// abort tells the client of a panic; a handler that has begun to answer replaces it.
 	abort func(answer)
 }
 
 // fail answers with an error.
-func (x *exchange) fail(a answer) { a.write(x.w, x.id.String()) }
+func (x *exchange) fail(a answer) {
+	if x.mayWrite() == nil {
+		a.write(x.w, x.id.String())
+	}
+}
+
+// mayWrite gives the client its time for the next write. An error says that the connection is of no use any more.
+func (x *exchange) mayWrite() error { return giveTime(http.NewResponseController(x.w), x.stall) }
+
+// giveTime lets the next write of a response take so long, where its connection can tell.
+func giveTime(control *http.ResponseController, stall time.Duration) error {
+	if err := control.SetWriteDeadline(time.Now().Add(stall)); !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
 
 // reply answers with a JSON document.
 func (x *exchange) reply(document any) {
@@ -118,14 +143,16 @@ func (x *exchange) reply(document any) {
 		return
 	}
 	x.w.Header().Set("Content-Type", "application/json")
-	_, _ = x.w.Write(append(body, '\n')) // a client that has gone needs no answer
+	if x.mayWrite() == nil {
+		_, _ = x.w.Write(append(body, '\n')) // a client that has gone needs no answer
+	}
 }
 
 // guard wraps a handler: it names the request, sees that inference is on, and says whose token it is. A panic becomes an error
 // without its text.
 func (i *Inference) guard(handler func(*exchange)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{w: w, r: r, id: uuid.Must(uuid.NewV7()), catalogue: i.Catalogue()}
+		x := &exchange{w: w, r: r, id: uuid.Must(uuid.NewV7()), catalogue: i.Catalogue(), stall: i.WriteStall}
 		x.abort = x.fail
 		w.Header().Set(requestIDHeader, x.id.String())
 		defer func() {
@@ -176,6 +203,9 @@ func authenticate(catalogue *catalog.Catalogue, r *http.Request) (*catalog.Token
 
 // NotFound and MethodNotAllowed answer for paths and methods that do not exist, cheaply and without authentication.
 func NotFound(w http.ResponseWriter, _ *http.Request) { writePlain(w, pathNotFound) }
+
+// Internal answers for a handler that has failed.
+func Internal(w http.ResponseWriter, _ *http.Request) { writePlain(w, internal) }
 
 // MethodNotAllowed answers with the Allow header that the router has set.
 func MethodNotAllowed(w http.ResponseWriter, _ *http.Request) { writePlain(w, methodNotAllowed) }

@@ -42,7 +42,7 @@ func (i *Inference) newRelay(x *exchange, e *envelope, body []byte) *relay {
 		}
 	}
 	if e.stream {
-		r.stream = newStream(x.w)
+		r.stream = newStream(x.w, i.WriteStall)
 	}
 	return r
 }
@@ -217,8 +217,8 @@ func (a *attempt) answerWhole(event adapters.Event) {
 	}
 	a.written, a.outcome.Output = true, true
 	a.x.w.Header().Set("Content-Type", "application/json")
-	err := http.NewResponseController(a.x.w).SetWriteDeadline(time.Now().Add(writeStall))
-	if err == nil || errors.Is(err, http.ErrNotSupported) {
+	err := a.x.mayWrite()
+	if err == nil {
 		a.x.w.WriteHeader(http.StatusOK)
 		_, err = a.x.w.Write(event.Relay)
 	}

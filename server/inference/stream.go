@@ -1,7 +1,6 @@
 package inference
 
 import (
-	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -12,8 +11,6 @@ const (
 	commitAfter = time.Second
 	// silenceMax is how long a stream may be silent before a comment is due: well below the idle time-outs of proxies.
 	silenceMax = 15 * time.Second
-	// writeStall is how long a client may take for one write: one that stopped reading holds money and memory.
-	writeStall = 2 * time.Minute
 )
 
 // keepalive is a comment: no output, no event, nothing that counts.
@@ -24,6 +21,7 @@ var keepalive = []byte(": keepalive\n\n")
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
+	stall   time.Duration // for one write
 
 	mu        sync.Mutex // held for the whole of a write, so that nothing comes between the bytes of an event
 	committed bool
@@ -33,8 +31,8 @@ type stream struct {
 }
 
 // newStream starts the clock of a stream whose request is being dispatched.
-func newStream(w http.ResponseWriter) *stream {
-	s := &stream{w: w, control: http.NewResponseController(w)}
+func newStream(w http.ResponseWriter, stall time.Duration) *stream {
+	s := &stream{w: w, control: http.NewResponseController(w), stall: stall}
 	s.timer = time.AfterFunc(commitAfter, s.tick)
 	return s
 }
@@ -76,10 +74,7 @@ func (s *stream) put(events []byte) {
 	if s.err != nil {
 		return
 	}
-	s.err = s.control.SetWriteDeadline(time.Now().Add(writeStall))
-	if errors.Is(s.err, http.ErrNotSupported) {
-		s.err = nil
-	}
+	s.err = giveTime(s.control, s.stall)
 	if s.err == nil {
 		_, s.err = s.w.Write(events)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"strings"
@@ -80,6 +81,7 @@ type serveCmd struct{}
 // Run serves until the process is asked to stop. Asked again while it lets running calls end, it ends them; the third time, the
 // system kills it, and their holds are left to expire. SIGHUP has the catalogue read again.
 func (serveCmd) Run(ctx context.Context, e *environment) error {
+	log.SetOutput(io.Discard) // net/http's client prints there what a provider sends unasked; the program has a log of its own
 	config, err := server.FromEnv(e.env)
 	if err != nil {
 		return err
