@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -58,6 +59,7 @@ func Load(ctx context.Context, source Source) (*Activation, error) {
 		settings:  settings,
 		rules:     rules,
 		timeLimit: cmp.Or(source.TimeLimit, DefaultTimeLimit),
+		turns:     make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
 	for _, u := range bundles {
 		a.revisions[u.name] = u.revision()
