@@ -31,6 +31,7 @@ connections:
   - {id: fake, provider: fake, adapter: openai, base_url: "builtin:fake", credential: "env:KEY", allow_private: true}
 models:
   - id: m
+    context_tokens: 128000
     output_tokens_max: 100
     access: {everyone: true}
     sources: [{id: s, connection: fake, model: up, price: {input: "1", output: "1"}}]

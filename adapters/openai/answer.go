@@ -28,6 +28,7 @@ type answer struct {
 
 	events *sse.Reader // nil for a whole answer
 	whole  []byte
+	root   gjson.Result // of the whole answer
 	// output says that content has come; finished, that a finish reason has.
 	output, finished bool
 
@@ -59,16 +60,20 @@ func (a *answer) open(response *http.Response) *adapters.Failure {
 func (a *answer) readWhole() *adapters.Failure {
 	var err error
 	a.whole, err = io.ReadAll(io.LimitReader(a.body, upstream.BodyMax+1))
-	root := gjson.ParseBytes(a.whole)
 	switch {
 	case err != nil:
 		failure := upstream.Failure(causeOr(a.ctx, err), true)
 		failure.Status = a.status
 		return failure
-	case len(a.whole) > upstream.BodyMax, !gjson.ValidBytes(a.whole), !root.IsObject():
+	case len(a.whole) > upstream.BodyMax, !gjson.ValidBytes(a.whole):
 		return &adapters.Failure{Reason: adapters.UpstreamError, Status: a.status, Accepted: true}
-	case isError(root), !root.Get("choices").IsArray():
-		return a.reported(root, adapters.UpstreamError)
+	}
+	a.root = gjson.ParseBytes(a.whole)
+	switch {
+	case !a.root.IsObject():
+		return &adapters.Failure{Reason: adapters.UpstreamError, Status: a.status, Accepted: true}
+	case isError(a.root), !a.root.Get("choices").IsArray():
+		return a.reported(a.root, adapters.UpstreamError)
 	}
 	return nil
 }
@@ -180,13 +185,12 @@ func (a *answer) broken(err error) error {
 
 // nextWhole is a whole answer as its one event.
 func (a *answer) nextWhole() adapters.Event {
-	root := gjson.ParseBytes(a.whole)
-	event := adapters.Event{Kind: adapters.Done, Usage: parseUsage(root.Get("usage"))}
-	root.Get("choices").ForEach(func(_, choice gjson.Result) bool {
+	event := adapters.Event{Kind: adapters.Done, Usage: parseUsage(a.root.Get("usage"))}
+	a.root.Get("choices").ForEach(func(_, choice gjson.Result) bool {
 		event.OutputBytes += readOutput(choice.Get("message")).bytes
 		return true
 	})
-	event.Relay, _ = a.shown(a.whole, root, false)
+	event.Relay, _ = a.shown(a.whole, a.root, false)
 	return event
 }
 
