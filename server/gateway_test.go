@@ -20,7 +20,6 @@ import (
 	"regent/engine"
 	"regent/ledger"
 	"regent/policies"
-	"regent/server/catalog"
 	"regent/server/inference"
 )
 
@@ -47,6 +46,7 @@ decisions:
 
 const (
 	token       = "gwi_00000000000000000000000000000000000000000000000000000000000a11ce"
+	tokenOfEve  = "gwi_0000000000000000000000000000000000000000000000000000000000000e7e"
 	upstreamKey = "sk-of-the-provider"
 )
 
@@ -73,10 +73,17 @@ type gateway struct {
 	*Server
 	output *output
 	client *http.Client
+	// halt stops it, once.
+	halt func() error
 }
 
 // startGateway starts a gateway in memory. prepare may change its parts before it serves.
 func startGateway(t *testing.T, prepare func(*Server)) *gateway {
+	t.Helper()
+	return startGatewayOn(t, memoryURL, catalogueText, prepare)
+}
+
+func startGatewayOn(t *testing.T, database, catalogueText string, prepare func(*Server)) *gateway {
 	t.Helper()
 	folder := t.TempDir()
 	path := filepath.Join(folder, "catalogue.yaml")
@@ -85,10 +92,10 @@ func startGateway(t *testing.T, prepare func(*Server)) *gateway {
 	}
 	g := &gateway{output: &output{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}}
 	s, err := New(Config{
-		Addr: "127.0.0.1:0", Data: filepath.Join(folder, "data"), Catalogue: path, DatabaseURL: memoryURL, Policies: policies.Files(),
+		Addr: "127.0.0.1:0", Data: filepath.Join(folder, "data"), Catalogue: path, DatabaseURL: database, Policies: policies.Files(),
 		Stdout: g.output, Log: slog.New(slog.NewTextHandler(g.output, nil)), DrainFor: time.Second,
 		Env: func(name string) (string, bool) {
-			value, ok := map[string]string{"TOKEN": token, "KEY": upstreamKey}[name]
+			value, ok := map[string]string{"TOKEN": token, "TOKEN_OF_EVE": tokenOfEve, "KEY": upstreamKey}[name]
 			return value, ok
 		},
 	})
@@ -102,11 +109,14 @@ func startGateway(t *testing.T, prepare func(*Server)) *gateway {
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Run(ctx) }()
-	t.Cleanup(func() {
+	g.halt = sync.OnceValue(func() error {
 		s.Fake().Release()
 		g.client.CloseIdleConnections()
 		stop()
-		if err := <-stopped; err != nil {
+		return <-stopped
+	})
+	t.Cleanup(func() {
+		if err := g.halt(); err != nil {
 			t.Errorf("stopping the gateway: %v", err)
 		}
 	})
@@ -118,17 +128,16 @@ func stallAfter(stall time.Duration) func(*Server) {
 	return func(s *Server) { s.inference.WriteStall, s.http.WriteTimeout = stall, stall }
 }
 
-// planted resolves every source to one provider.
-type planted struct{ adapters.Provider }
+// resolver is a function that resolves.
+type resolver func(engine.Candidate) (adapters.Provider, error)
 
-func (p planted) Resolve(engine.Candidate) (adapters.Provider, error) { return p.Provider, nil }
+func (r resolver) Resolve(candidate engine.Candidate) (adapters.Provider, error) { return r(candidate) }
 
-// plant makes a provider serve every source.
-func plant(t *testing.T, provider func(s *Server) adapters.Provider) func(*Server) {
-	return func(s *Server) {
-		if err := s.wire(planted{provider(s)}); err != nil {
-			t.Fatal(err)
-		}
+// plant has a gateway's providers made otherwise.
+func plant(t *testing.T, s *Server, resolve resolver) {
+	t.Helper()
+	if err := s.wire(resolve); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -282,5 +291,3 @@ func wait(t *testing.T, what string, done func() bool) {
 		}
 	}
 }
-
-var _ engine.Resolver = (*catalog.Providers)(nil)

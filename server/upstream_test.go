@@ -11,6 +11,7 @@ import (
 	"regent/adapters"
 	"regent/adapters/openai"
 	"regent/adapters/upstream"
+	"regent/engine"
 )
 
 // wired is a script of bytes on the wire, piece by piece.
@@ -174,17 +175,24 @@ func hostileAnswers() []hostile {
 	return cases
 }
 
+// impatient waits for a provider's header for a short time only.
+func impatient(t *testing.T, baseURL string, wait time.Duration) adapters.Provider {
+	t.Helper()
+	client := upstream.New(upstream.Config{AllowPrivate: true})
+	client.Transport.(*http.Transport).ResponseHeaderTimeout = wait
+	provider, err := openai.New(openai.Config{BaseURL: baseURL, APIKey: upstreamKey, Client: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return provider
+}
+
 // A provider that does not finish its header is waited for, for a time.
 func TestAHeaderThatIsNeverFinished(t *testing.T) {
-	g := startGateway(t, plant(t, func(s *Server) adapters.Provider {
-		client := upstream.New(upstream.Config{AllowPrivate: true})
-		client.Transport.(*http.Transport).ResponseHeaderTimeout = 100 * time.Millisecond
-		provider, err := openai.New(openai.Config{BaseURL: s.fake.URL(), Client: client})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return provider
-	}))
+	g := startGateway(t, func(s *Server) {
+		provider := impatient(t, s.fake.URL(), 100*time.Millisecond)
+		plant(t, s, func(engine.Candidate) (adapters.Provider, error) { return provider, nil })
+	})
 	for _, script := range []string{`{"hold": true}`, wired("hold", "HTTP/1.1 200 OK\r\nX-More: "), wired("hold", "HTTP/1.1 100 Continue\r\n\r\n")} {
 		for _, body := range []string{wholeBody, streamBody} {
 			g.script(t, script)
