@@ -98,7 +98,7 @@ type panicking struct{ adapters.Provider }
 
 func (p panicking) Send(ctx context.Context, request adapters.Request) (adapters.Answer, error) {
 	if bytes.Contains(request.Body, []byte("panic in Send")) {
-		panic(fmt.Sprintf("%s", request.Body))
+		panic(string(request.Body))
 	}
 	answer, err := p.Provider.Send(ctx, request)
 	if err == nil && bytes.Contains(request.Body, []byte("panic in Next")) {
