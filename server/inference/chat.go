@@ -87,7 +87,6 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 		request.Candidates = model.Candidates(i.Cooling, len(e.routing) > 0)
 		multiplyBound(request, e.choices)
 	}
-	e.texts = nil // they keep a copy of the whole body
 	request.Facts.InputTokens = &tokens
 	e.texts = nil // counted; a stream that runs for minutes need not hold the prompt twice
 	return request, nil
