@@ -25,7 +25,6 @@ type Activation struct {
 	rules     []Rule
 	declared  map[Denial]bool // the denials that rules may answer with
 	timeLimit time.Duration
-	turns     chan struct{} // one for each processor: what has to wait for one waits here, where no time runs against it
 	query     rego.PreparedEvalQuery
 	txn       storage.Transaction
 }
@@ -44,7 +43,7 @@ func (a *Activation) Settings() Settings { return a.settings }
 func (a *Activation) Rules() []Rule { return slices.Clone(a.rules) }
 
 // Engine holds the activation in force. The zero value holds none. A call takes the activation once and keeps it, so that
-// all candidates of a call are judged by the same one, and nobody waits for another to be loaded.
+// all candidates of a call are judged by the same one, and nobody waits for a lock.
 type Engine struct {
 	current atomic.Pointer[Activation]
 }

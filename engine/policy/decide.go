@@ -64,14 +64,8 @@ func (j *Judge) Decide(ctx context.Context, candidate Candidate, attempts []Atte
 	return j.activation.decide(ctx, documentOf(j.now, j.call, j.identity, candidateTerm(candidate), attemptsTerm(attempts)))
 }
 
-// decide asks the entry point when it is its turn. An answer that comes after the time limit is none.
+// decide asks the entry point. An answer that comes after the time limit is none.
 func (a *Activation) decide(ctx context.Context, input ast.Object) (Decision, error) {
-	select {
-	case a.turns <- struct{}{}:
-		defer func() { <-a.turns }()
-	case <-ctx.Done():
-		return Decision{}, fmt.Errorf("policy: decide: %w", ctx.Err())
-	}
 	watch := &stopwatch{ctx: ctx, deadline: time.Now().Add(a.timeLimit)}
 	if watch.look(); watch.reason != nil {
 		return Decision{}, watch.reason

@@ -3,11 +3,9 @@ package policy_test
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -138,40 +136,6 @@ func TestDecideEndsInTime(t *testing.T) {
 	_, err := decide(asking(t, endless, 20*time.Millisecond), facts())
 	if took := time.Since(began); !errors.Is(err, policy.ErrLate) || took > 5*time.Second {
 		t.Errorf("got %v after %v, want %v", err, took, policy.ErrLate)
-	}
-}
-
-// A decision's time runs while it is made, and not while it waits for a processor: a crowd of calls is late for nobody.
-func TestDecisionsThatWaitForTheirTurnAreNotLate(t *testing.T) {
-	const some = `decision := {"allow": count(pairs) > 0, "denials": [], "honour_routing": false} if input.call
-
-pairs contains [a, b] if {
-	some a in numbers.range(1, 30)
-	some b in numbers.range(1, 30)
-}`
-	one := asking(t, some, time.Minute)
-	var began time.Time
-	for range 2 { // the first fills caches
-		began = time.Now()
-		if _, err := decide(one, facts()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	limit := 20 * time.Since(began)
-	activation := asking(t, some, limit)
-	began = time.Now()
-	var deciding sync.WaitGroup
-	var late atomic.Int64
-	for range 60 * runtime.GOMAXPROCS(0) { // three times as much work as all processors do in the limit
-		deciding.Go(func() {
-			if _, err := decide(activation, facts()); err != nil {
-				late.Add(1)
-			}
-		})
-	}
-	deciding.Wait()
-	if late.Load() > 0 {
-		t.Errorf("%d decisions are late, after %v with a limit of %v", late.Load(), time.Since(began), limit)
 	}
 }
 

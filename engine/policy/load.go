@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -59,7 +58,6 @@ func Load(ctx context.Context, source Source) (*Activation, error) {
 		settings:  settings,
 		rules:     rules,
 		timeLimit: cmp.Or(source.TimeLimit, DefaultTimeLimit),
-		turns:     make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
 	for _, u := range bundles {
 		a.revisions[u.name] = u.revision()
