@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"runtime"
 	"sync"
 )
@@ -20,8 +21,9 @@ type desk struct {
 
 func newDesk() *desk { return &desk{tasks: make(chan func()), stopped: make(chan struct{})} }
 
-// run runs a task and waits for it. A panic of the task is the caller's. Once the desk is closed, tasks run on their callers.
-func (d *desk) run(task func()) {
+// run runs a task and waits for it, unless ctx ends before its turn, whose error it then returns. A panic of the task is the caller's.
+// Once the desk is closed, tasks run on their callers.
+func (d *desk) run(ctx context.Context, task func()) error {
 	d.opening.Do(func() {
 		for range runtime.GOMAXPROCS(0) {
 			go d.serve()
@@ -39,10 +41,13 @@ func (d *desk) run(task func()) {
 		<-done
 	case <-d.stopped:
 		guarded()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	if failure != nil {
 		panic(failure)
 	}
+	return nil
 }
 
 func (d *desk) serve() {

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,11 +17,11 @@ func TestDeskRunsEachTaskOnce(t *testing.T) {
 		callers.Go(func() {
 			for i := range 20 {
 				mine := false
-				d.run(func() {
+				err := d.run(ctx, func() {
 					mine = true
 					ran.Add(1)
 				})
-				if !mine {
+				if err != nil || !mine {
 					t.Error("run returned before its task had run")
 				}
 				if i == 10 {
@@ -46,12 +48,29 @@ func TestDeskPassesAPanicOn(t *testing.T) {
 					t.Errorf("closed %v: recovered %v, want the task's panic", closed, failure)
 				}
 			}()
-			d.run(func() { panic("no good") })
+			_ = d.run(ctx, func() { panic("no good") })
 		}()
 		again := false
-		if d.run(func() { again = true }); !again {
+		if err := d.run(ctx, func() { again = true }); err != nil || !again {
 			t.Errorf("closed %v: the desk serves no more", closed)
 		}
 		d.close()
 	}
+}
+
+// Whoever has gone does not wait for a turn.
+func TestDeskDoesNotKeepWhoHasGone(t *testing.T) {
+	d := newDesk()
+	busy, done := make(chan bool), make(chan bool)
+	for range runtime.GOMAXPROCS(0) {
+		go func() { _ = d.run(ctx, func() { busy <- true; <-done }) }()
+		<-busy
+	}
+	gone, leave := context.WithCancel(ctx)
+	leave()
+	if err := d.run(gone, func() { t.Error("it ran") }); err != context.Canceled {
+		t.Errorf("got %v", err)
+	}
+	close(done)
+	d.close()
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -121,11 +122,14 @@ func (w *walk) next(ctx context.Context) (*Grant, error) {
 
 // decide asks policy. Anything but a well-formed allow is a denial.
 func (w *walk) decide(ctx context.Context, candidate *Candidate) (policy.Decision, *step) {
-	began := time.Now()
 	var decision policy.Decision
 	var err error
-	w.desk.run(func() { decision, err = w.judge.Decide(ctx, candidate.Candidate, w.attempts) })
-	w.Meter.Judged(time.Since(began), decision, err)
+	gone := w.desk.run(ctx, func() {
+		began := time.Now()
+		decision, err = w.judge.Decide(ctx, candidate.Candidate, w.attempts)
+		w.Meter.Judged(time.Since(began), decision, err)
+	})
+	err = cmp.Or(gone, err)
 	if err != nil {
 		refusal := &Error{Code: CodePolicy, Message: "policy could not be evaluated", cause: err, Details: Details{Class: ClassPolicy, Reason: ReasonPolicyFailed}}
 		if errors.Is(err, policy.ErrLate) { // a busy machine, or a rule that runs away: another time may do

@@ -266,10 +266,11 @@ type stepDetector struct {
 	lastElapsed  time.Duration
 	failing      bool
 	failingSince time.Duration
-	// wroteAt is when the last transaction succeeded, by the system's own clock: where a test's clock moves, time has passed and
+	// lookedAt is when the running transaction read the store's clock, and wroteAt when the last one that succeeded did: what it took
+	// from then on, nobody else could write. Both are by the system's own clock: where a test's clock moves, time has passed and
 	// nobody was kept from writing.
-	wroteAt        time.Time
-	suspendedUntil time.Time
+	lookedAt, wroteAt time.Time
+	suspendedUntil    time.Time
 }
 
 // observe takes a reading of the store's clock and returns until when expiry is suspended.
@@ -288,7 +289,7 @@ func (d *stepDetector) observe(now time.Time) time.Time {
 	if step > d.ttl/2 {
 		d.suspendedUntil = now.Add(d.ttl)
 	}
-	d.lastNow, d.lastElapsed = now, elapsed
+	d.lastNow, d.lastElapsed, d.lookedAt = now, elapsed, time.Now()
 	return d.suspendedUntil
 }
 
@@ -297,7 +298,7 @@ func (d *stepDetector) observe(now time.Time) time.Time {
 func (d *stepDetector) transacted(err error) {
 	switch {
 	case err == nil:
-		d.wroteAt = time.Now()
+		d.wroteAt = d.lookedAt
 	case !d.failing:
 		d.failingSince = d.elapsed()
 	}

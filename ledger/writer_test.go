@@ -27,7 +27,8 @@ type gated struct {
 	gate    sync.Mutex // held by a test to make transactions wait
 	failing atomic.Bool
 	hanging atomic.Bool               // transactions wait until their context ends
-	pausing atomic.Int64              // the next transaction takes so long, in nanoseconds
+	pausing atomic.Int64              // the next transaction takes so long to begin, in nanoseconds
+	lasting atomic.Int64              // the next transaction takes so long to commit, in nanoseconds
 	replays atomic.Bool               // each transaction is lost before its commit, and decided again
 	forgets atomic.Int32              // so many commits succeed, and their answers are lost
 	poison  atomic.Pointer[uuid.UUID] // a hold whose saving fails
@@ -49,6 +50,7 @@ func (g *gated) Update(ctx context.Context, decide func(ledger.Tx) error) error 
 	g.gate.Lock()
 	defer g.gate.Unlock()
 	time.Sleep(time.Duration(g.pausing.Swap(0)))
+	defer func() { time.Sleep(time.Duration(g.lasting.Swap(0))) }()
 	if g.hanging.Load() {
 		<-ctx.Done()
 		return ctx.Err()
@@ -412,12 +414,16 @@ func TestAnOutageSuspendsExpiry(t *testing.T) {
 // due whose renewals and settlements could not be written. They are not charged for that.
 func TestAStallSuspendsExpiry(t *testing.T) {
 	for name, test := range map[string]struct {
-		stall     time.Duration
-		suspended bool
+		stall      time.Duration
+		committing bool // the transaction before the renewal's stalls, once it has looked at the clock
+		suspended  bool
 	}{
-		"more than half a TTL": {40 * time.Second, true},
-		"several TTLs":         {5 * time.Minute, true},
-		"less":                 {30 * time.Second, false},
+		"more than half a TTL":            {40 * time.Second, false, true},
+		"several TTLs":                    {5 * time.Minute, false, true},
+		"less":                            {30 * time.Second, false, false},
+		"more than half a TTL, at commit": {40 * time.Second, true, true},
+		"several TTLs, at commit":         {5 * time.Minute, true, true},
+		"less, at commit":                 {30 * time.Second, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -433,7 +439,13 @@ func TestAStallSuspendsExpiry(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(20 * time.Second)
-				store.pausing.Store(int64(test.stall))
+				if test.committing {
+					store.lasting.Store(int64(test.stall))
+					go func() { _ = l.Refuse(ctx, nil, []byte("{}")) }()
+					synctest.Wait()
+				} else {
+					store.pausing.Store(int64(test.stall))
+				}
 				if hold, err = l.Renew(ctx, hold.ID, hold.Token, 0); err != nil {
 					t.Fatalf("a renewal after a stall of %v: %v", test.stall, err)
 				}

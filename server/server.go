@@ -165,7 +165,7 @@ func (s *Server) wire(providers engine.Resolver) (err error) {
 	}
 	s.inference = inference.New(inference.Config{
 		Catalogue: s.catalogue.Current, Cooling: &catalog.Cooling{}, Router: s.router, Ledger: s.ledger, Policy: s.policy,
-		Now: s.config.Now, Log: s.config.Log,
+		CountError: s.metrics.Told, Now: s.config.Now, Log: s.config.Log,
 	})
 	s.http = &http.Server{
 		Handler:           s.routes(),
@@ -205,8 +205,8 @@ func (s *Server) loadPolicy(catalogue *catalog.Catalogue) (*policy.Activation, e
 	return policy.Load(context.Background(), source)
 }
 
-// policyTimeLimit bounds one decision. It takes some 0.1 ms; the rest is for a busy machine, on which a call that waits for its
-// turn must not be refused. A rule that runs away is stopped.
+// policyTimeLimit bounds one decision. It takes some 0.1 ms; the rest is for a machine that is busy with other programs. A rule that
+// runs away is stopped.
 const policyTimeLimit = 500 * time.Millisecond
 
 // URL is where the server listens.
@@ -330,9 +330,12 @@ type service struct {
 func (s service) Serve(ctx context.Context) error { return s.run(ctx) }
 func (s service) String() string                  { return s.name }
 
+var errOpening = errors.New("the sink is being opened")
+
 // ship copies decision records to a sink until ctx ends.
 func (s *Server) ship(ctx context.Context, sink catalog.Sink) (err error) {
 	component := "decisions/" + sink.Name
+	s.health.set(component, errOpening) // a pipe that nobody reads keeps us here
 	defer func() { s.health.set(component, err) }()
 	out := s.config.Stdout
 	if sink.File != "" {

@@ -27,7 +27,8 @@ type answer struct {
 	closing sync.Once
 
 	events *sse.Reader // nil for a whole answer
-	whole  []byte
+	memory *upstream.Memory
+	whole  *upstream.Whole
 	root   gjson.Result // of the whole answer
 	// output says that content has come; finished, that a finish reason has.
 	output, finished bool
@@ -54,21 +55,23 @@ func (a *answer) open(response *http.Response) *adapters.Failure {
 		a.events = sse.NewReader(a.body)
 		return nil
 	}
-	return a.readWhole()
+	return a.readWhole(response.ContentLength)
 }
 
-func (a *answer) readWhole() *adapters.Failure {
+func (a *answer) readWhole(announced int64) *adapters.Failure {
 	var err error
-	a.whole, err = io.ReadAll(io.LimitReader(a.body, upstream.BodyMax+1))
+	a.whole, err = a.memory.Read(a.body, announced)
 	switch {
-	case err != nil:
+	case errors.Is(err, upstream.ErrMemory):
+		return &adapters.Failure{Reason: adapters.Overloaded, Status: a.status, Accepted: true, Cause: err}
+	case err != nil && !errors.Is(err, upstream.ErrSize):
 		failure := upstream.Failure(causeOr(a.ctx, err), true)
 		failure.Status = a.status
 		return failure
-	case len(a.whole) > upstream.BodyMax, !gjson.ValidBytes(a.whole):
+	case err != nil, !valid(a.whole.Bytes):
 		return &adapters.Failure{Reason: adapters.UpstreamError, Status: a.status, Accepted: true}
 	}
-	a.root = gjson.ParseBytes(a.whole)
+	a.root = gjson.ParseBytes(a.whole.Bytes)
 	switch {
 	case !a.root.IsObject():
 		return &adapters.Failure{Reason: adapters.UpstreamError, Status: a.status, Accepted: true}
@@ -77,6 +80,9 @@ func (a *answer) readWhole() *adapters.Failure {
 	}
 	return nil
 }
+
+// valid says whether a provider's document is JSON that can be read. Its depth is looked at first: what reads it is recursive.
+func valid(document []byte) bool { return !adapters.TooDeep(document) && gjson.ValidBytes(document) }
 
 // isError says whether a document reports an error: as OpenAI does, or, as older vLLM servers do, by being one.
 func isError(root gjson.Result) bool {
@@ -99,6 +105,9 @@ func (a *answer) Close() error {
 	a.closing.Do(func() {
 		a.end(context.Canceled)
 		err = a.body.Close()
+		if a.whole != nil {
+			a.whole.Close()
+		}
 	})
 	return err
 }
@@ -190,13 +199,13 @@ func (a *answer) nextWhole() adapters.Event {
 		event.OutputBytes += readOutput(choice.Get("message")).bytes
 		return true
 	})
-	event.Relay, _ = a.shown(a.whole, a.root, false)
+	event.Relay, _ = a.shown(a.whole.Bytes, a.root, false)
 	return event
 }
 
 // chunk reads one chunk of a stream.
 func (a *answer) chunk(raw sse.Event) (adapters.Event, error) {
-	if !gjson.ValidBytes(raw.Data) {
+	if !valid(raw.Data) {
 		return adapters.Event{}, &adapters.Failure{Reason: adapters.StreamBroken, Status: a.status, Accepted: true}
 	}
 	root := gjson.ParseBytes(raw.Data)

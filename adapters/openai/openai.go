@@ -29,6 +29,8 @@ type Config struct {
 	APIKey string
 	// Client reaches the provider. Required; see package upstream.
 	Client *http.Client
+	// Memory bounds what whole answers take together, with those of other providers that have the same. Optional.
+	Memory *upstream.Memory
 }
 
 // Provider is one account at a provider that speaks chat completions.
@@ -46,6 +48,9 @@ func New(config Config) (*Provider, error) {
 	}
 	if strings.ContainsFunc(config.APIKey, unicode.IsControl) {
 		return nil, errors.New("openai: Config.APIKey holds a character that no header can")
+	}
+	if config.Memory == nil {
+		config.Memory = &upstream.Memory{}
 	}
 	return &Provider{config: config, url: strings.TrimSuffix(config.BaseURL, "/") + "/chat/completions"}, nil
 }
@@ -65,7 +70,7 @@ func (p *Provider) Send(ctx context.Context, request adapters.Request) (adapters
 	}
 	answer := &answer{
 		request: request, status: response.StatusCode, ctx: ctx, end: end,
-		body: upstream.NewBody(response.Body, end),
+		body: upstream.NewBody(response.Body, end), memory: p.config.Memory,
 	}
 	if failure := answer.open(response); failure != nil {
 		_ = answer.Close() // the failure says more than its end could

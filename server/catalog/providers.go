@@ -20,6 +20,8 @@ type Providers struct {
 
 	mu    sync.Mutex
 	built map[string]builtProvider // by connection id
+	// answers is what the whole answers of all providers take.
+	answers upstream.Memory
 }
 
 type builtProvider struct {
@@ -64,5 +66,5 @@ func (p *Providers) build(connection *Connection) (adapters.Provider, error) {
 		baseURL = p.FakeURL
 	}
 	client := upstream.New(upstream.Config{AllowPrivate: connection.AllowPrivate})
-	return openai.New(openai.Config{BaseURL: baseURL, APIKey: connection.Credential, Client: client})
+	return openai.New(openai.Config{BaseURL: baseURL, APIKey: connection.Credential, Client: client, Memory: &p.answers})
 }

@@ -12,71 +12,88 @@ const (
 	// bodyMax bounds a request's body: a long conversation with some images fits.
 	bodyMax = 32 << 20
 	// bodiesMax bounds the bodies of all calls under way together: thousands of usual ones, a handful of the largest. With the
-	// copies that are made of each, the program then takes some four times as much.
+	// copies that are made of each, the program takes some four times as much, and with bodies of nothing but tiny parts up to eight.
 	bodiesMax = 256 << 20
+	// bodiesShare is what the bodies of one user may take of that: nobody can take it all from the others.
+	bodiesShare = bodiesMax / 4
 	// bodySmall is the size up to which a body may also use what is kept free of larger ones: nearly all are far smaller.
 	bodySmall = 1 << 20
-	// bodiesKept is what larger bodies leave to small ones, so that these are served while those are turned away.
-	bodiesKept = bodiesMax / 4
+	// keptPart of all, and of each user's share, is what larger bodies leave to small ones, so that these are served while those are
+	// turned away: a quarter.
+	keptPart = 4
 	// bodyStart is how much is made ready for a body before any of it has come: a usual one fits.
 	bodyStart = 16 << 10
 )
 
 // bodies is the memory that the bodies of calls take together.
 type bodies struct {
-	mu   sync.Mutex
-	held int64
+	mu     sync.Mutex
+	held   int64
+	shares map[string]int64
 }
 
-// boundFor is what all bodies together may take if one of them has so many bytes.
-func boundFor(size int64) int64 {
+// boundFor is the part of a bound up to which bodies may take memory if one of them has so many bytes.
+func boundFor(bound, size int64) int64 {
 	if size > bodySmall {
-		return bodiesMax - bodiesKept
+		return bound - bound/keptPart
 	}
-	return bodiesMax
+	return bound
 }
 
-// room says whether a body of a size would find room now.
-func (b *bodies) room(size int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.held+size <= boundFor(size)
+// fits says whether a user's body that can have a size may take so much more. The mutex is held.
+func (b *bodies) fits(user string, more, size int64) bool {
+	return b.held+more <= boundFor(bodiesMax, size) && b.shares[user]+more <= boundFor(bodiesShare, size)
 }
 
-// take takes more memory for a body that can then have a size. It returns false if that would be too much.
-func (b *bodies) take(more, size int64) bool {
+// room says whether a user's body of a size would find room now.
+func (b *bodies) room(user string, size int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held+more > boundFor(size) {
+	return b.fits(user, size, size)
+}
+
+// take takes more memory for a user's body that can then have a size. It returns false if that would be too much.
+func (b *bodies) take(user string, more, size int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.fits(user, more, size) {
 		return false
 	}
+	if b.shares == nil {
+		b.shares = map[string]int64{}
+	}
 	b.held += more
+	b.shares[user] += more
 	return true
 }
 
-func (b *bodies) give(n int64) {
+func (b *bodies) give(user string, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held -= n
+	if b.shares[user] -= n; b.shares[user] == 0 {
+		delete(b.shares, user)
+	}
 }
 
 // requestBody is a request's body in memory.
 type requestBody struct {
 	bodies *bodies
+	user   string
 	bytes  []byte
 }
 
 // read reads a whole body, which is to be closed when the call has ended. One that is announced as too large, or for which there
-// is no room, is refused unread. Memory is taken as bytes arrive, so that a body that is only announced takes none from others.
-// An error is an [answerError].
-func (b *bodies) read(r *http.Request) (*requestBody, error) {
+// is no room, is refused unread. Memory is taken as bytes arrive, at most twice as much: a body that is only announced takes none
+// from others. An error is an [answerError].
+func (b *bodies) read(user string, r *http.Request) (*requestBody, error) {
 	switch {
 	case r.ContentLength > bodyMax:
 		return nil, answerError(tooLarge)
-	case !b.room(r.ContentLength):
+	case !b.room(user, r.ContentLength):
 		return nil, answerError(overloaded)
 	}
-	body := &requestBody{bodies: b}
+	body := &requestBody{bodies: b, user: user}
 	if err := body.readFrom(r.Body, r.ContentLength); err != nil {
 		body.close()
 		return nil, err
@@ -86,7 +103,7 @@ func (b *bodies) read(r *http.Request) (*requestBody, error) {
 
 // close gives the body's memory back.
 func (b *requestBody) close() {
-	b.bodies.give(int64(cap(b.bytes)))
+	b.bodies.give(b.user, int64(cap(b.bytes)))
 	b.bytes = nil
 }
 
@@ -119,7 +136,7 @@ func (b *requestBody) grow(announced int64) bool {
 		size = min(size, announced+1)
 	}
 	size = min(size, bodyMax+1)
-	if !b.bodies.take(size-int64(cap(b.bytes)), size-1) {
+	if !b.bodies.take(b.user, size-int64(cap(b.bytes)), size-1) {
 		return false
 	}
 	b.bytes = append(make([]byte, 0, size), b.bytes...)

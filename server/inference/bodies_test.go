@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -29,7 +30,7 @@ func TestBodiesAreReadWhole(t *testing.T) {
 		want := bytes.Repeat([]byte("x"), size)
 		for _, announced := range []int64{int64(size), -1} {
 			for _, r := range []io.Reader{bytes.NewReader(want), iotest.DataErrReader(bytes.NewReader(want)), iotest.HalfReader(bytes.NewReader(want))} {
-				body, err := b.read(posted(r, announced))
+				body, err := b.read("alice", posted(r, announced))
 				if err != nil || !bytes.Equal(body.bytes, want) {
 					t.Fatalf("%d bytes, announced %d: got %v, %v", size, announced, body, err)
 				}
@@ -57,7 +58,7 @@ func TestBodiesThatAreRefused(t *testing.T) {
 		"broken off":             {io.MultiReader(strings.NewReader("{"), iotest.ErrReader(io.ErrUnexpectedEOF)), 100, "invalid_request"},
 	} {
 		var b bodies
-		if _, err := b.read(posted(test.body, test.announced)); codeOf(err) != test.want || b.held != 0 {
+		if _, err := b.read("alice", posted(test.body, test.announced)); codeOf(err) != test.want || b.held != 0 {
 			t.Errorf("%s: got %v, held %d", name, err, b.held)
 		}
 	}
@@ -76,9 +77,11 @@ func (endless) Read(p []byte) (int, error) {
 // find room, and when a call ends there is room for a large one again.
 func TestBodiesTogether(t *testing.T) {
 	var b bodies
+	users := 0
+	user := func() string { users++; return strconv.Itoa(users) }
 	var large []*requestBody
 	for {
-		body, err := b.read(posted(io.LimitReader(endless{}, bodyMax), bodyMax))
+		body, err := b.read(user(), posted(io.LimitReader(endless{}, bodyMax), bodyMax))
 		if err != nil {
 			if codeOf(err) != "overloaded" {
 				t.Fatal(err)
@@ -87,19 +90,19 @@ func TestBodiesTogether(t *testing.T) {
 		}
 		large = append(large, body)
 	}
-	if held := int64(len(large)) * bodyMax; held > bodiesMax-bodiesKept || held < bodiesMax/2 {
+	if held := int64(len(large)) * bodyMax; held > bodiesMax-bodiesMax/keptPart || held < bodiesMax/2 {
 		t.Errorf("%d large bodies are held together", len(large))
 	}
-	if _, err := b.read(posted(iotest.ErrReader(errors.New("it was read")), bodyMax)); codeOf(err) != "overloaded" {
+	if _, err := b.read(user(), posted(iotest.ErrReader(errors.New("it was read")), bodyMax)); codeOf(err) != "overloaded" {
 		t.Errorf("announced: got %v", err)
 	}
 	before := b.held
-	if _, err := b.read(posted(io.LimitReader(endless{}, bodyMax), -1)); codeOf(err) != "overloaded" || b.held != before {
+	if _, err := b.read(user(), posted(io.LimitReader(endless{}, bodyMax), -1)); codeOf(err) != "overloaded" || b.held != before {
 		t.Errorf("not announced: got %v, and %d bytes were left", err, b.held-before)
 	}
 	var small []*requestBody
-	for range bodiesKept/(bodySmall+1) - 1 {
-		body, err := b.read(posted(io.LimitReader(endless{}, bodySmall), bodySmall))
+	for range bodiesMax/keptPart/(bodySmall+1) - 1 {
+		body, err := b.read(user(), posted(io.LimitReader(endless{}, bodySmall), bodySmall))
 		if err != nil {
 			t.Fatalf("after %d small ones: %v", len(small), err)
 		}
@@ -108,12 +111,42 @@ func TestBodiesTogether(t *testing.T) {
 	for _, body := range append(large[1:], small...) {
 		body.close()
 	}
-	if body, err := b.read(posted(io.LimitReader(endless{}, bodyMax), bodyMax)); err != nil {
+	if body, err := b.read(user(), posted(io.LimitReader(endless{}, bodyMax), bodyMax)); err != nil {
 		t.Errorf("there is room again: %v", err)
 	} else {
 		body.close()
 	}
 	if large[0].close(); b.held != 0 {
 		t.Errorf("%d bytes are still held", b.held)
+	}
+}
+
+// One user's bodies leave room for everybody else's.
+func TestBodiesOfOneUser(t *testing.T) {
+	var b bodies
+	var held []*requestBody
+	for {
+		body, err := b.read("alice", posted(io.LimitReader(endless{}, bodyMax/2), -1))
+		if err != nil {
+			break
+		}
+		held = append(held, body)
+	}
+	if taken := b.held; taken > bodiesShare || taken < bodiesShare/2 {
+		t.Errorf("%d bytes are one user's", taken)
+	}
+	small, err := b.read("alice", posted(io.LimitReader(endless{}, bodySmall), bodySmall))
+	if err != nil {
+		t.Fatalf("a small one beside large ones: %v", err)
+	}
+	body, err := b.read("bob", posted(io.LimitReader(endless{}, bodyMax), bodyMax))
+	if err != nil {
+		t.Fatalf("another user's: %v", err)
+	}
+	for _, body := range append(held, small, body) {
+		body.close()
+	}
+	if b.held != 0 || len(b.shares) != 0 {
+		t.Errorf("%d bytes of %d users are still held", b.held, len(b.shares))
 	}
 }

@@ -19,7 +19,7 @@ const (
 
 // chat serves POST /chat/completions.
 func (i *Inference) chat(x *exchange) {
-	body, err := i.chatBody(x.r)
+	body, err := i.chatBody(x)
 	if err != nil {
 		x.fail(describe(err, false))
 		return
@@ -50,12 +50,12 @@ func (i *Inference) chat(x *exchange) {
 	}
 }
 
-func (i *Inference) chatBody(r *http.Request) (*requestBody, error) {
-	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+func (i *Inference) chatBody(x *exchange) (*requestBody, error) {
+	if encoding := x.r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return nil, answerError(answer{status: http.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_encoding",
 			message: "Send the body without a Content-Encoding."})
 	}
-	return i.bodies.read(r)
+	return i.bodies.read(x.token.User.ID, x.r)
 }
 
 // route is what is asked, as the router takes it: the call, its facts, whose accounts it stands on, and every source of the

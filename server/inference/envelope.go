@@ -11,14 +11,13 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"regent/adapters"
 	"regent/adapters/openai"
 	"regent/ledger"
 	"regent/server/catalog"
 )
 
 const (
-	// depthMax bounds the nesting of a request's JSON; encoding/json's own bound of 10,000 costs too much stack.
-	depthMax = 200
 	// choicesMax bounds the answers that one call can ask for: OpenAI's own bound.
 	choicesMax = 128
 )
@@ -114,8 +113,8 @@ func checkJSON(body []byte) (root gjson.Result, err error) {
 	if !utf8.Valid(body) {
 		return root, errors.New("the body is not valid UTF-8")
 	}
-	if err := checkDepth(body); err != nil {
-		return root, err
+	if adapters.TooDeep(body) {
+		return root, fmt.Errorf("the body is nested more than %d deep", adapters.DepthMax)
 	}
 	if !json.Valid(body) {
 		return root, errors.New("the body is not valid JSON")
@@ -125,27 +124,6 @@ func checkJSON(body []byte) (root gjson.Result, err error) {
 		return root, errors.New("the body must be a JSON object")
 	}
 	return root, checkKeys(root.Raw)
-}
-
-// checkDepth counts brackets outside of strings, before anything recursive reads the body.
-func checkDepth(body []byte) error {
-	depth, inString := 0, false
-	for i := 0; i < len(body); i++ {
-		switch c := body[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			if depth++; depth > depthMax {
-				return fmt.Errorf("the body is nested more than %d deep", depthMax)
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return nil
 }
 
 func isBoolOrNull(value gjson.Result) bool { return value.IsBool() || value.Type == gjson.Null }
@@ -223,6 +201,8 @@ func (e *envelope) readMessage(message gjson.Result) {
 		switch {
 		case key.String() == "content" && value.IsArray():
 			e.readParts(value)
+		case key.String() == "content" && value.IsObject(): // no protocol has it, and some server may take it for a list of one
+			e.readPart(value)
 		case value.Type == gjson.String:
 			e.addText(value.String())
 		case value.Type == gjson.JSON:
@@ -238,18 +218,22 @@ var partModality = map[string]string{"text": "", "refusal": "", "image_url": "im
 
 func (e *envelope) readParts(parts gjson.Result) {
 	parts.ForEach(func(_, part gjson.Result) bool {
-		modality, known := partModality[part.Get("type").String()]
-		switch {
-		case !known:
-			e.modalities["file"]++
-		case modality != "":
-			e.modalities[modality]++
-		default:
-			e.addText(part.Get("text").String())
-			e.addText(part.Get("refusal").String())
-		}
+		e.readPart(part)
 		return true
 	})
+}
+
+func (e *envelope) readPart(part gjson.Result) {
+	modality, known := partModality[part.Get("type").String()]
+	switch {
+	case !known:
+		e.modalities["file"]++
+	case modality != "":
+		e.modalities[modality]++
+	default:
+		e.addText(part.Get("text").String())
+		e.addText(part.Get("refusal").String())
+	}
 }
 
 // names are the modalities in a fixed order; never nil, as policy asks for a list.

@@ -39,8 +39,10 @@ type Config struct {
 	Router    *engine.Router
 	Ledger    *ledger.Ledger
 	Policy    *policy.Engine
-	Now       func() time.Time
-	Log       *slog.Logger
+	// CountError counts the errors that clients are told, by their codes.
+	CountError func(code string)
+	Now        func() time.Time
+	Log        *slog.Logger
 	// WriteStall is how long a client may take for one write: one that stopped reading holds money and memory. Defaults to 2 min.
 	WriteStall time.Duration
 }
@@ -115,10 +117,13 @@ type exchange struct {
 	stall     time.Duration // for one write
 	// abort tells the client of a panic; a handler that has begun to answer replaces it.
 	abort func(answer)
+	// count counts an error that the client is told.
+	count func(code string)
 }
 
 // fail answers with an error.
 func (x *exchange) fail(a answer) {
+	x.count(a.code)
 	if x.mayWrite() == nil {
 		a.write(x.w, x.id.String())
 	}
@@ -152,7 +157,7 @@ func (x *exchange) reply(document any) {
 // without its text.
 func (i *Inference) guard(handler func(*exchange)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{w: w, r: r, id: uuid.Must(uuid.NewV7()), catalogue: i.Catalogue(), stall: i.WriteStall}
+		x := &exchange{w: w, r: r, id: uuid.Must(uuid.NewV7()), catalogue: i.Catalogue(), stall: i.WriteStall, count: i.CountError}
 		x.abort = x.fail
 		w.Header().Set(requestIDHeader, x.id.String())
 		defer func() {

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// keysMax bounds the keys of one object: no protocol has a hundredth of it, and to find a repeated one all are kept.
+	// keysMax bounds the keys of all objects that are open at a time: no protocol has a hundredth of it, and to find a repeated one all
+	// are kept.
 	keysMax = 10_000
 	// keysListed is up to how many keys an object's are looked through one by one, which costs less than a map.
 	keysListed = 16
@@ -90,14 +91,13 @@ func (c *keyCheck) add(written string) error {
 	if len(c.open) == 1 {
 		key, place = strings.ToLower(strings.ToUpper(name)), "" // upper case first: it knows more letters that are the same
 	}
-	count := len(c.keys) - here.first
 	switch {
 	case here.has(c.keys, key):
 		return fmt.Errorf("the key %q is given twice%s", clip(name), place)
 	case len(c.open) == 1 && key != name && slices.Contains(readKeys, key):
 		return fmt.Errorf("the key %q must be written %q", clip(name), key)
-	case count == keysMax:
-		return fmt.Errorf("an object has more than %d keys", keysMax)
+	case len(c.keys) == keysMax:
+		return fmt.Errorf("an object has more than %d keys, with those around it", keysMax)
 	}
 	c.keys = append(c.keys, key)
 	here.list(c.keys)

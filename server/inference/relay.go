@@ -58,6 +58,7 @@ func (r *relay) close() {
 func (r *relay) fail(a answer) {
 	switch {
 	case r.stream != nil && !r.stream.abandon():
+		r.x.count(a.code)
 		_ = r.stream.write(a.event(r.x.id.String())) // a client that has gone needs no answer
 	case r.written:
 		panic(http.ErrAbortHandler)

@@ -26,6 +26,7 @@ type Metrics struct {
 	calls          *prometheus.CounterVec
 	attempts       *prometheus.CounterVec
 	denials        *prometheus.CounterVec
+	errors         *prometheus.CounterVec
 	renewalsFailed prometheus.Counter
 	holds          prometheus.Gauge
 	policy         prometheus.Histogram
@@ -60,6 +61,7 @@ func New(code func(error) string, status func() ledger.Status) *Metrics {
 	m.calls = counters("regent_calls_total", "Calls by terminal state and by the code that the client got.", "state", "code")
 	m.attempts = counters("regent_attempts_total", "Candidates contacted, by source and what came of it.", "source", "outcome", "reason")
 	m.denials = counters("regent_denials_total", "Candidates refused, by the rule and its code; the rule \"limit\" is the ledger's.", "rule", "code")
+	m.errors = counters("regent_errors_total", "Errors that clients were told, by code, also of requests that were no calls.", "code")
 	m.renewalsFailed = counters("regent_renewals_failed_total", "Renewals of holds that failed; each is tried again.").WithLabelValues()
 	m.policy = histograms("regent_policy_seconds", "Time that policy took to judge one candidate.", policyBuckets).WithLabelValues().(prometheus.Histogram)
 	ledgerSeconds := histograms("regent_ledger_seconds", "Time from asking the ledger until its transaction was committed.", ledgerBuckets, "operation")
@@ -124,6 +126,9 @@ func (m *Metrics) Settled(took time.Duration) {
 	m.settle.Observe(took.Seconds())
 	m.holds.Dec()
 }
+
+// Told counts an error that a client was told.
+func (m *Metrics) Told(code string) { m.errors.WithLabelValues(code).Inc() }
 
 // Ended counts a call.
 func (m *Metrics) Ended(state ledger.State, err error) {

@@ -28,6 +28,7 @@ func TestCounts(t *testing.T) {
 	m.Contacted(time.Second, &engine.Candidate{}, ledger.Outcome{Result: ledger.Errored, Reason: "timeout"})
 	m.Settled(time.Millisecond)
 	m.Ended(ledger.Failed, errors.New("upstream_timeout"))
+	m.Told("ledger_busy")
 	want := `
 # HELP regent_attempts_total Candidates contacted, by source and what came of it.
 # TYPE regent_attempts_total counter
@@ -41,6 +42,9 @@ regent_denials_total{code="ELSEWHERE",rule="residency"} 1
 regent_denials_total{code="NO_ACCESS",rule="access"} 1
 regent_denials_total{code="policy_failed",rule="main"} 1
 regent_denials_total{code="task_usd",rule="limit"} 1
+# HELP regent_errors_total Errors that clients were told, by code, also of requests that were no calls.
+# TYPE regent_errors_total counter
+regent_errors_total{code="ledger_busy"} 1
 # HELP regent_holds_live Holds that this process keeps.
 # TYPE regent_holds_live gauge
 regent_holds_live 1
@@ -51,7 +55,7 @@ regent_ledger_queue_length 3
 # TYPE regent_renewals_failed_total counter
 regent_renewals_failed_total 1
 `
-	err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "regent_attempts_total", "regent_calls_total",
+	err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "regent_attempts_total", "regent_calls_total", "regent_errors_total",
 		"regent_denials_total", "regent_holds_live", "regent_ledger_queue_length", "regent_renewals_failed_total")
 	if err != nil {
 		t.Error(err)
