@@ -113,7 +113,29 @@ func (op *admit) checkReplaced(ctx context.Context, b *batch) (*HoldRow, error) 
 	return &hold, nil
 }
 
-// checkLimits returns the denial that takes longest to pass, a structural one before all others.
+// way is a part of its limits that a call may take: what calls may spend, or, for one further call, a little more.
+type way struct {
+	ceiling func(Limit) int64
+	// below says that less than what calls may spend must be used and held already, in every window.
+	below bool
+}
+
+var ways = []way{
+	{ceiling: Limit.spendable},
+	{ceiling: Limit.final, below: true},
+}
+
+func (l Limit) spendable() int64 {
+	if l.Spendable == 0 {
+		return l.Max
+	}
+	return l.Spendable
+}
+
+func (l Limit) final() int64 { return max(l.Final, l.spendable()) }
+
+// checkLimits returns nil if the reserve fits under every limit in one of the ways. Else it returns the denial of the way that
+// opens first, and of its limits the one that takes longest to pass, a structural one before all others.
 func (op *admit) checkLimits(ctx context.Context, b *batch, at time.Time, replaced *HoldRow) error {
 	var charged map[Account]int64 // by the end of the hold that this one replaces
 	if replaced != nil {
@@ -122,58 +144,112 @@ func (op *admit) checkLimits(ctx context.Context, b *batch, at time.Time, replac
 			return err
 		}
 	}
+	var denial *LimitError
+	for _, way := range op.ways() {
+		worst, err := op.checkWay(ctx, b, at, replaced, charged, way)
+		if err != nil || worst == nil {
+			return err
+		}
+		if denial == nil || passesBefore(worst, denial) {
+			denial = worst
+		}
+	}
+	return denial
+}
+
+// ways are one, if calls may spend all of every limit.
+func (op *admit) ways() []way {
+	for _, claim := range op.Claims {
+		for _, limit := range claim.Limits {
+			if limit.final() > limit.spendable() {
+				return ways
+			}
+		}
+	}
+	return ways[:1]
+}
+
+// passesBefore says whether waiting for one denial to pass takes less than for another.
+func passesBefore(a, b *LimitError) bool {
+	return !a.Structural && (b.Structural || a.RetryAfter < b.RetryAfter)
+}
+
+// checkWay finds the denial that takes longest to pass; nil if there is none.
+func (op *admit) checkWay(ctx context.Context, b *batch, at time.Time, replaced *HoldRow, charged map[Account]int64, way way) (*LimitError, error) {
 	var worst *LimitError
 	for _, claim := range op.Claims {
-		row := b.rows.Accounts[claim.Account]
-		held := row.Held
+		past := b.pastOf(ctx, claim.Account, charged[claim.Account], at)
+		n := need{amount: 1, held: past.row.Held} // an unbounded call needs room for one at least
 		if replaced != nil {
-			held = replaced.heldByOthers(claim.Account, row)
+			n.held = replaced.heldByOthers(claim.Account, past.row)
 		}
 		asked := op.Reserve.of(claim.Account.Unit)
-		amount := int64(1) // an unbounded call needs room for one at least
 		if asked != nil {
-			amount = *asked
+			n.amount = *asked
 		}
-		if !hasRoom(row.Used, held, amount, charged[claim.Account]) {
-			return ErrOverflow
+		if !hasRoom(past.row.Used, n.held, n.amount) {
+			return nil, ErrOverflow
 		}
 		for _, limit := range claim.Limits {
-			used := row.usedIn(limit.Window, at) + charged[claim.Account]
-			if fits(amount, limit.Max, used, held) {
-				continue
+			denial, err := past.check(limit, way, n, at, replaced)
+			if err != nil {
+				return nil, err
 			}
-			denial := &LimitError{Account: claim.Account, Window: limit.Window, Limit: limit.Max, Used: used, Held: held, Amount: asked}
-			if err := denial.findRecovery(ctx, b, at, amount, replaced); err != nil {
-				return err
-			}
-			if worst == nil || !worst.Structural && (denial.Structural || denial.RetryAfter > worst.RetryAfter) {
+			if denial != nil && (worst == nil || passesBefore(worst, denial)) {
+				denial.Amount = asked
 				worst = denial
 			}
 		}
 	}
-	if worst != nil {
-		return worst
+	return worst, nil
+}
+
+// check finds out whether a need fits under a limit, and if not, when it will.
+func (p *past) check(limit Limit, way way, n need, at time.Time, replaced *HoldRow) (_ *LimitError, err error) {
+	if n.used, err = p.usedIn(limit.Window, at); err != nil {
+		return nil, err
 	}
-	return nil
+	n.ceiling = way.ceiling(limit)
+	needs := []need{n}
+	if way.below && n.amount > 0 { // which is to say that one more would fit under what calls may spend
+		ordinary := n
+		ordinary.amount, ordinary.ceiling = 1, limit.spendable()
+		needs = append(needs, ordinary)
+	}
+	var denial *LimitError
+	for _, n := range needs {
+		if n.fits() {
+			continue
+		}
+		worse := &LimitError{Account: p.account, Window: limit.Window, Limit: limit.Max, Spendable: n.ceiling, Used: n.used, Held: n.held}
+		if err := worse.findRecovery(p, n, at, replaced); err != nil {
+			return nil, err
+		}
+		if denial == nil || passesBefore(denial, worse) {
+			denial = worse
+		}
+	}
+	return denial, nil
 }
 
 // findRecovery fills in when the denial ends. It needs the live holds of the account, which only a denial reads.
-func (e *LimitError) findRecovery(ctx context.Context, b *batch, at time.Time, amount int64, replaced *HoldRow) error {
-	if amount > e.Limit || e.Limit == 0 {
+func (e *LimitError) findRecovery(p *past, n need, at time.Time, replaced *HoldRow) (err error) {
+	if n.never() {
 		e.Structural = true
 		return nil
 	}
-	holds, err := b.standing(ctx, e.Account, replaced)
+	if n.holds, err = p.batch.standing(p.ctx, p.account, replaced); err != nil {
+		return err
+	}
+	recovers, ok, err := e.Window.recovery(p, at, n)
 	if err != nil {
 		return err
 	}
-	opened := b.rows.Accounts[e.Account].Openings[e.Window.Length]
-	recovers, ok := e.Window.recovery(at, opened.state(), e.Used, e.Held, holds, amount, e.Limit)
 	if !ok {
 		e.Structural = true
 		return nil
 	}
-	e.RetryAfter = recovers.Sub(b.rows.Now)
+	e.RetryAfter = recovers.Sub(p.batch.rows.Now)
 	return nil
 }
 
@@ -249,12 +325,20 @@ func (op *admit) apply(b *batch, at time.Time) error {
 // open opens the windows of limits that are closed.
 func (r *AccountRow) open(limits []Limit, at time.Time) {
 	for _, limit := range limits {
-		if !limit.Window.isOpen(r.Openings[limit.Window.Length].state(), at) {
+		switch window := limit.Window.(type) {
+		case Fixed:
+			if window.isOpen(r.Openings[window.Length], at) {
+				continue
+			}
 			r.Openings = maps.Clone(r.Openings)
 			if r.Openings == nil {
 				r.Openings = map[time.Duration]OpeningRow{}
 			}
-			r.Openings[limit.Window.Length] = OpeningRow{At: at, Total: r.Used}
+			r.Openings[window.Length] = OpeningRow{At: at, Total: r.Used}
+		case Month:
+			if !at.Before(r.Month.Ends) {
+				r.Month = MonthRow{Zone: window.zone(), Ends: window.ends(at)}
+			}
 		}
 	}
 }

@@ -33,8 +33,18 @@ type batch struct {
 func newBatch(tx Tx, rows *Rows) *batch {
 	return &batch{tx: tx, rows: rows, changes: Changes{
 		Accounts: map[Account]AccountRow{}, Holds: map[uuid.UUID]HoldRow{}, Calls: map[uuid.UUID]Call{},
-		Prices: map[[32]byte]Price{},
+		Prices: map[[32]byte]Price{}, Refunds: map[Mark]int64{},
 	}}
+}
+
+// pending are the charges of an account that this batch has made.
+func (b *batch) pending(account Account) (charges []ChargeRow) {
+	for _, charge := range b.changes.Charges {
+		if charge.Account == account {
+			charges = append(charges, charge)
+		}
+	}
+	return charges
 }
 
 // load reads further rows into the batch, without losing what it has changed. What is there already is not read again: most
@@ -155,11 +165,14 @@ func (b *batch) finish(hold HoldRow, ending Ending, state HoldState, consumption
 			return Charge{}, ErrOverflow
 		}
 	}
+	hold.Totals = map[Account]int64{}
 	for _, account := range hold.Accounts {
 		row := b.rows.Accounts[account]
 		row.Held = hold.heldByOthers(account, row)
-		row.post(amounts[account], at)
 		b.setAccount(account, row)
+		if total := b.post(account, amounts[account], at); total > 0 {
+			hold.Totals[account] = total
+		}
 	}
 	hold.State, hold.EndedAt, hold.Outcome, hold.Charge, hold.Digest = state, at, ending.Outcome, charge, digest
 	if consumption != nil {
@@ -287,30 +300,25 @@ func (h *HoldRow) outcomeBody(state State) OutcomeBody {
 	}
 }
 
-// post adds a charge to the account at a time that never lies before its newest entry, and opens every known window that
-// has closed by then.
-func (r *AccountRow) post(amount int64, at time.Time) {
-	at = later(at, r.TouchedAt)
-	r.TouchedAt = at
+// post charges an account at a time, though never before its newest entry, and opens every known fixed window that has closed by
+// then. It returns the total that names the charge; 0 if there is none.
+func (b *batch) post(account Account, amount int64, at time.Time) int64 {
+	row := b.rows.Accounts[account]
+	at = later(at, row.TouchedAt)
+	row.TouchedAt = at
 	if amount == 0 {
-		return
-	}
-	r.Openings = maps.Clone(r.Openings)
-	for length, opened := range r.Openings {
-		if !(Fixed{length}).isOpen(opening(opened.state()), at) {
-			r.Openings[length] = OpeningRow{At: at, Total: r.Used}
-		}
-	}
-	r.Used += amount
-}
-
-func (o OpeningRow) state() opening { return opening{at: o.At, total: o.Total} }
-
-// usedIn is what was charged in a window that is open at a time.
-func (r *AccountRow) usedIn(window Fixed, at time.Time) int64 {
-	opened := r.Openings[window.Length]
-	if !window.isOpen(opened.state(), at) {
+		b.setAccount(account, row)
 		return 0
 	}
-	return r.Used - opened.Total
+	row.Openings = maps.Clone(row.Openings)
+	for length, opened := range row.Openings {
+		if !(Fixed{length}).isOpen(opened, at) {
+			row.Openings[length] = OpeningRow{At: at, Total: row.Used}
+		}
+	}
+	row.Used += amount
+	row.ChargedAt = at
+	b.setAccount(account, row)
+	b.changes.Charges = append(b.changes.Charges, ChargeRow{Account: account, Total: row.Used, At: at, Amount: amount})
+	return row.Used
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -104,15 +103,9 @@ func (op *end) late(ctx context.Context, b *batch, hold HoldRow) error {
 		return err
 	}
 	refunds := make(map[Account]int64, len(hold.Accounts))
-	for _, account := range hold.Accounts {
-		reserved := hold.Reserve.of(account.Unit)
-		if reserved == nil {
-			continue
-		}
-		if refund := *reserved - *used.of(account.Unit); refund > 0 {
-			row := b.rows.Accounts[account]
-			row.refund(refund, hold.EndedAt)
-			b.setAccount(account, row)
+	for account, total := range hold.Totals {
+		if refund := *hold.Reserve.of(account.Unit) - *used.of(account.Unit); refund > 0 {
+			b.refund(Mark{account, total}, refund)
 			refunds[account] = -refund
 		}
 	}
@@ -126,16 +119,14 @@ func (op *end) late(ctx context.Context, b *batch, hold HoldRow) error {
 	return b.record(ChargeRecord, hold.Call, b.rows.Now, body)
 }
 
-// refund takes back a part of a charge that was posted at a time. Windows that opened after it never counted it.
-func (r *AccountRow) refund(amount int64, postedAt time.Time) {
-	r.Openings = maps.Clone(r.Openings)
-	r.Used -= amount
-	for length, opened := range r.Openings {
-		if opened.At.After(postedAt) {
-			opened.Total -= amount
-			r.Openings[length] = opened
-		}
-	}
+// refund takes back a part of a charge, and leaves every window together with it: a charge of its own, below 0, would stay for
+// longer than what it takes back, and let more be used meanwhile than the limit.
+func (b *batch) refund(charge Mark, amount int64) {
+	row := b.rows.Accounts[charge.Account]
+	row.Refunds += amount
+	row.Refunded = max(row.Refunded, charge.Total)
+	b.setAccount(charge.Account, row)
+	b.changes.Refunds[charge] += amount
 }
 
 // digest identifies what a settlement says, so that a repeated one is told from another.
@@ -167,13 +158,11 @@ func (op *post) decide(_ context.Context, b *batch) error {
 	body := ChargeBody{Source: op.Source, Provider: op.Provider, Usage: &op.Usage, Tokens: tokens, NanoUSD: op.NanoUSD,
 		Accounts: make(map[Account]int64, len(op.Accounts))}
 	for _, account := range op.Accounts {
-		row := b.rows.Accounts[account]
 		amount := tokens
 		if account.Unit == USD {
 			amount = op.NanoUSD
 		}
-		row.post(amount, at)
-		b.setAccount(account, row)
+		b.post(account, amount, at)
 		body.Accounts[account] = amount
 	}
 	return b.record(ChargeRecord, uuid.Nil, at, body)

@@ -31,8 +31,9 @@ var (
 type LimitError struct {
 	Account Account
 	Window  Window
-	// Limit, Used and Held are in the account's unit, as the admitting transaction saw them.
-	Limit, Used, Held int64
+	// Limit, Used and Held are in the account's unit, as the admitting transaction saw them; Spendable is the part of the limit
+	// that the call could have taken.
+	Limit, Spendable, Used, Held int64
 	// Amount is what was asked for; nil if the call does not bound this unit.
 	Amount *int64
 	// RetryAfter is the least time after which the amount would be admitted if nothing else happened and every live hold
@@ -48,7 +49,7 @@ func (e *LimitError) Shortfall() int64 {
 	if e.Amount != nil {
 		need = *e.Amount
 	}
-	return need - (e.Limit - e.Used - e.Held)
+	return need - (e.Spendable - e.Used - e.Held)
 }
 
 func (e *LimitError) Error() string {

@@ -228,8 +228,14 @@ func (a *Admission) validate() error {
 		}
 		seen[claim.Account] = true
 		for _, limit := range claim.Limits {
+			if limit.Window == nil {
+				return fmt.Errorf("%w: a limit needs a window", ErrInvalid)
+			}
 			if err := limit.Window.Validate(); err != nil {
 				return fmt.Errorf("%w: %w", ErrInvalid, err)
+			}
+			if limit.Spendable < 0 || limit.Final < 0 || max(limit.Spendable, limit.Final) > limit.Max {
+				return fmt.Errorf("%w: what may be spent of a limit must be within 0 and the limit", ErrInvalid)
 			}
 			if limit.Max < 0 || limit.Max > NanoUSDMax {
 				return fmt.Errorf("%w: a limit must be within 0 and 2^62", ErrInvalid)

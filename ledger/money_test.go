@@ -211,19 +211,19 @@ func FuzzParseAccounts(f *testing.F) {
 
 func TestFixedWindow(t *testing.T) {
 	for length, want := range map[time.Duration]string{
-		24 * time.Hour: "fixed/24h", FixedLengthMax: "fixed/744h", 90 * time.Minute: "fixed/1h30m", 10 * time.Minute: "fixed/10m",
+		24 * time.Hour: "fixed/24h", LengthMax: "fixed/744h", 90 * time.Minute: "fixed/1h30m", 10 * time.Minute: "fixed/10m",
 		time.Second: "fixed/1s", time.Hour + time.Second: "fixed/1h0m1s", 100 * time.Second: "fixed/1m40s", time.Microsecond: "fixed/1µs",
 	} {
 		if got := (Fixed{length}).String(); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	for _, length := range []time.Duration{time.Microsecond, FixedLengthMax} {
+	for _, length := range []time.Duration{time.Microsecond, LengthMax} {
 		if err := (Fixed{length}).Validate(); err != nil {
 			t.Errorf("%v: %v", length, err)
 		}
 	}
-	for _, length := range []time.Duration{0, -time.Hour, FixedLengthMax + time.Microsecond, time.Nanosecond} {
+	for _, length := range []time.Duration{0, -time.Hour, LengthMax + time.Microsecond, time.Nanosecond} {
 		if err := (Fixed{length}).Validate(); !errors.Is(err, ErrWindow) {
 			t.Errorf("%v: %v", length, err)
 		}

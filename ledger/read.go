@@ -17,9 +17,12 @@ func readBalances(ctx context.Context, store Store, claims []Claim, suspendedUnt
 	}
 	var balances []Balance
 	for _, claim := range claims {
-		row := b.rows.Accounts[claim.Account]
 		for _, limit := range claim.Limits {
-			balances = append(balances, row.balance(claim.Account, limit, b.rows.Now))
+			balance, err := b.balance(ctx, claim.Account, limit)
+			if err != nil {
+				return nil, err
+			}
+			balances = append(balances, balance)
 		}
 	}
 	return balances, nil
@@ -62,13 +65,18 @@ type reader struct{ Store }
 
 func (reader) Save(context.Context, *Changes) error { return nil }
 
-// balance is how the account stands towards a limit at a time.
-func (r *AccountRow) balance(account Account, limit Limit, now time.Time) Balance {
-	now = later(now, r.TouchedAt)
-	used := r.usedIn(limit.Window, now)
-	balance := Balance{Account: account, Limit: limit, Used: used, Held: r.Held, Left: max(0, limit.Max-used-r.Held)}
-	if used > 0 {
-		balance.RecoversAt = r.Openings[limit.Window.Length].At.Add(limit.Window.Length)
+// balance is how an account stands towards a limit.
+func (b *batch) balance(ctx context.Context, account Account, limit Limit) (Balance, error) {
+	past := b.pastOf(ctx, account, 0, time.Time{})
+	now := later(b.rows.Now, past.row.TouchedAt)
+	used, err := past.usedIn(limit.Window, now)
+	if err != nil {
+		return Balance{}, err
 	}
-	return balance
+	held := past.row.Held
+	balance := Balance{Account: account, Limit: limit, Used: used, Held: held, Left: max(0, limit.spendable()-used-held)}
+	if used > 0 {
+		balance.RecoversAt = limit.Window.recovers(past, now)
+	}
+	return balance, nil
 }

@@ -55,8 +55,32 @@ type Keys struct {
 	Due bool
 	// Standing asks for the live holds of these accounts.
 	Standing []Account
+	// Totals asks what accounts had used in all at moments, charges at the very moment included.
+	Totals []Moment
+	// Marks asks for the first charge with which an account's total reached an amount.
+	Marks []Mark
+	// Refunds asks what was refunded of an account's charges above one total and up to another.
+	Refunds []Span
 	// Stream asks for the last number of this writer's records.
 	Stream uuid.UUID
+}
+
+// Moment is a moment of an account.
+type Moment struct {
+	Account Account
+	At      time.Time
+}
+
+// Mark is a total of an account; it names the charge that made it.
+type Mark struct {
+	Account Account
+	Total   int64
+}
+
+// Span is a range of an account's totals: above one, up to and including another.
+type Span struct {
+	Account     Account
+	Above, UpTo int64
 }
 
 // IdempotencyKey is a client's key within its owner's.
@@ -75,18 +99,46 @@ type Rows struct {
 	Due []uuid.UUID
 	// Standing holds the ids of live holds; the rows are in Holds.
 	Standing map[Account][]uuid.UUID
+	// Totals hold what was asked for; a moment before the first charge may be absent.
+	Totals map[Moment]int64
+	// Marks hold the charges that were found.
+	Marks map[Mark]ChargeRow
+	// Refunds hold the sums that are above 0.
+	Refunds map[Span]int64
 	// Last is the last number of the stream asked for.
 	Last int64
 }
 
 // AccountRow is an account.
 type AccountRow struct {
-	// Used is everything that was ever charged, less refunds; Held is what live holds set aside.
+	// Used is everything that was ever charged: it never falls. Held is what live holds set aside.
 	Used, Held int64
-	// TouchedAt is the account's newest entry: its time never runs backwards.
-	TouchedAt time.Time
+	// Refunds is everything that was ever taken back of charges; Refunded is the highest total whose charge has a refund.
+	Refunds, Refunded int64
+	// Floor is the total from which windows count at the earliest: what was used before was reset, or is pruned.
+	Floor int64
+	// TouchedAt is the account's newest entry, ChargedAt its newest charge: its time never runs backwards.
+	TouchedAt, ChargedAt time.Time
 	// Openings are the fixed windows that were ever used, by length.
 	Openings map[time.Duration]OpeningRow
+	// Month is the calendar month that the account counts; zero if it never did.
+	Month MonthRow
+}
+
+// MonthRow is a calendar month that an account began to count: to its end it is counted in its own zone.
+type MonthRow struct {
+	Zone string
+	Ends time.Time
+}
+
+// ChargeRow is a charge of one account. Total is the account's after it, and so names it: an account's totals rise, and the times
+// never fall with them.
+type ChargeRow struct {
+	Account Account
+	Total   int64
+	At      time.Time
+	// Amount is more than 0.
+	Amount int64
 }
 
 // OpeningRow is a fixed window's last opening.
@@ -128,6 +180,8 @@ type HoldRow struct {
 	Digest [32]byte
 	// Refunded says that a late settlement has already lowered the charge.
 	Refunded bool
+	// Totals name the charges that the hold became, an account each that was charged anything.
+	Totals map[Account]int64
 }
 
 // Attempt is the hold as its call shows it.
@@ -144,10 +198,13 @@ type Changes struct {
 	Holds    map[uuid.UUID]HoldRow
 	Calls    map[uuid.UUID]Call
 	Prices   map[[32]byte]Price
-	Records  []Record
+	// Charges are new, in the order of their accounts' totals. Refunds are added to what was refunded of a charge before.
+	Charges []ChargeRow
+	Refunds map[Mark]int64
+	Records []Record
 }
 
 // Empty says whether there is nothing to write.
 func (c *Changes) Empty() bool {
-	return len(c.Accounts)+len(c.Holds)+len(c.Calls)+len(c.Prices)+len(c.Records) == 0
+	return len(c.Accounts)+len(c.Holds)+len(c.Calls)+len(c.Prices)+len(c.Charges)+len(c.Refunds)+len(c.Records) == 0
 }

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -40,7 +41,7 @@ func TestIsOpen(t *testing.T) {
 		"exactly its length on": {now.Add(-time.Hour), false},
 		"opened in the future":  {now.Add(time.Minute), true}, // an account's time never runs backwards
 	} {
-		if got := hour.isOpen(opening{at: test.opened}, now); got != test.want {
+		if got := hour.isOpen(OpeningRow{At: test.opened}, now); got != test.want {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}
@@ -48,12 +49,12 @@ func TestIsOpen(t *testing.T) {
 
 func TestRecovery(t *testing.T) {
 	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
-	ago := func(d time.Duration) opening { return opening{at: now.Add(-d)} }
+	ago := func(d time.Duration) OpeningRow { return OpeningRow{At: now.Add(-d)} }
 	in := func(d time.Duration, amount int64) due { return due{now.Add(d), amount} }
 	const max = 10
 	for _, test := range []struct {
 		name       string
-		opened     opening
+		opened     OpeningRow
 		used, held int64
 		holds      []due
 		amount     int64
@@ -66,49 +67,104 @@ func TestRecovery(t *testing.T) {
 		{"a hold that ends with the window is charged into the next", ago(0), 5, 5, []due{in(time.Hour, 5)}, 6, 2 * time.Hour},
 		{"a hold that outlives the window leaves room beside it", ago(0), 5, 5, []due{in(2*time.Hour, 5)}, 5, time.Hour},
 		{"a hold that outlives the window opens the next one", ago(0), 5, 5, []due{in(2*time.Hour, 5)}, 6, 3 * time.Hour},
-		{"two holds that end apart share the window that the first one opens", opening{}, 0, 10, []due{in(time.Minute, 5), in(30*time.Minute, 5)}, 6, 61 * time.Minute},
-		{"two holds further apart than a window have one each", opening{}, 0, 10, []due{in(time.Minute, 5), in(2*time.Hour, 5)}, 5, 61 * time.Minute},
-		{"and both have to be forgotten for more", opening{}, 0, 10, []due{in(time.Minute, 5), in(2*time.Hour, 5)}, 6, 3 * time.Hour},
-		{"a hold that is due already, for a suspension of expiry, counts from now", opening{}, 0, 5, []due{in(-time.Minute, 5)}, 6, time.Hour},
+		{"two holds that end apart share the window that the first one opens", OpeningRow{}, 0, 10, []due{in(time.Minute, 5), in(30*time.Minute, 5)}, 6, 61 * time.Minute},
+		{"two holds further apart than a window have one each", OpeningRow{}, 0, 10, []due{in(time.Minute, 5), in(2*time.Hour, 5)}, 5, 61 * time.Minute},
+		{"and both have to be forgotten for more", OpeningRow{}, 0, 10, []due{in(time.Minute, 5), in(2*time.Hour, 5)}, 6, 3 * time.Hour},
+		{"a hold that is due already, for a suspension of expiry, counts from now", OpeningRow{}, 0, 5, []due{in(-time.Minute, 5)}, 6, time.Hour},
 		{"a charge about to be posted opens a closed window", ago(2 * time.Hour), 5, 0, nil, 6, time.Hour},
 	} {
-		at, ok := Fixed{time.Hour}.recovery(now, test.opened, test.used, test.held, test.holds, test.amount, max)
+		account := &past{row: AccountRow{Openings: map[time.Duration]OpeningRow{time.Hour: test.opened}}}
+		at, ok, err := Fixed{time.Hour}.recovery(account, now, need{test.amount, max, test.used, test.held, test.holds})
+		if err != nil {
+			t.Fatal(err)
+		}
 		if ok != (test.want >= 0) || ok && at.Sub(now) != test.want {
 			t.Errorf("%s: got %v, %v, want %v", test.name, at.Sub(now), ok, test.want)
 		}
 	}
 }
 
-// TestRecoveryIsTheFirstMoment plays the worst case forward, a second at a time, by the rules of accounts alone.
-func TestRecoveryIsTheFirstMoment(t *testing.T) {
-	start := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+// Months end where their zone's do, whatever its clocks do meanwhile.
+func TestMonth(t *testing.T) {
+	for _, test := range []struct{ zone, at, begins, ends string }{
+		{"", "2026-01-31T23:59:59.999999Z", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"},
+		{"", "2026-02-01T00:00:00Z", "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z"},
+		{"", "2028-02-29T12:00:00Z", "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"},
+		{"", "2026-12-31T23:59:59Z", "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z"},
+		{"Europe/Berlin", "2026-03-31T21:59:59.999999Z", "2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z"}, // winter to summer
+		{"Europe/Berlin", "2026-03-31T22:00:00Z", "2026-03-31T22:00:00Z", "2026-04-30T22:00:00Z"},
+		{"Europe/Berlin", "2026-10-25T00:30:00Z", "2026-09-30T22:00:00Z", "2026-10-31T23:00:00Z"}, // the hour that comes twice
+		{"America/Los_Angeles", "2026-11-01T06:59:59Z", "2026-10-01T07:00:00Z", "2026-11-01T07:00:00Z"},
+		{"America/Los_Angeles", "2026-11-01T07:00:00Z", "2026-11-01T07:00:00Z", "2026-12-01T08:00:00Z"},
+		{"Pacific/Auckland", "2026-01-31T11:00:00Z", "2026-01-31T11:00:00Z", "2026-02-28T11:00:00Z"}, // 13 hours ahead
+		{"Asia/Beirut", "2026-03-31T21:00:00Z", "2026-03-31T21:00:00Z", "2026-04-30T21:00:00Z"},
+		{"America/Havana", "2026-10-31T12:00:00Z", "2026-10-01T04:00:00Z", "2026-11-01T04:00:00Z"}, // whose midnight comes twice
+		{"Asia/Kolkata", "2026-06-30T18:29:59Z", "2026-05-31T18:30:00Z", "2026-06-30T18:30:00Z"},
+	} {
+		at, err := time.Parse(time.RFC3339Nano, test.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		month := Month{test.zone}
+		if got := month.begins(at).Format(time.RFC3339Nano); got != test.begins {
+			t.Errorf("%s at %s begins %s, want %s", month, test.at, got, test.begins)
+		}
+		if got := month.ends(at).Format(time.RFC3339Nano); got != test.ends {
+			t.Errorf("%s at %s ends %s, want %s", month, test.at, got, test.ends)
+		}
+	}
+}
+
+// Every moment is in exactly one month, and the months follow each other without a gap.
+func TestMonthsFollowEachOther(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		window := Fixed{time.Duration(rapid.IntRange(1, 20).Draw(t, "window")) * time.Second}
-		max := rapid.Int64Range(1, 20).Draw(t, "max")
-		amount := rapid.Int64Range(1, max).Draw(t, "amount")
-		row := AccountRow{Used: rapid.Int64Range(0, 20).Draw(t, "used"), Openings: map[time.Duration]OpeningRow{}}
-		row.Openings[window.Length] = OpeningRow{At: start.Add(-time.Duration(rapid.IntRange(0, 25).Draw(t, "age")) * time.Second)}
-		var holds []due
-		at := start
-		for range rapid.IntRange(0, 4).Draw(t, "holds") {
-			at = at.Add(time.Duration(rapid.IntRange(1, 15).Draw(t, "gap")) * time.Second)
-			holds = append(holds, due{at, rapid.Int64Range(1, 10).Draw(t, "amount")})
-			row.Held += holds[len(holds)-1].amount
+		month := Month{rapid.SampledFrom([]string{"", "Europe/Berlin", "America/Los_Angeles", "Pacific/Apia", "Asia/Kolkata", "America/Havana"}).Draw(t, "zone")}
+		at := time.UnixMicro(rapid.Int64Range(0, 4_000_000_000_000_000).Draw(t, "at")).UTC()
+		begins, ends := month.begins(at), month.ends(at)
+		if at.Before(begins) || !at.Before(ends) || !month.begins(ends).Equal(ends) || !month.begins(ends.Add(-time.Microsecond)).Equal(begins) {
+			t.Fatalf("%s: %v is in the month from %v to %v", month, at, begins, ends)
 		}
-		got, ok := window.recovery(start, row.Openings[window.Length].state(), row.usedIn(window, start), row.Held, holds, amount, max)
-		for now := start; now.Before(start.Add(2 * time.Minute)); now = now.Add(time.Second) {
-			for len(holds) > 0 && !holds[0].at.After(now) {
-				row.Held -= holds[0].amount
-				row.post(holds[0].amount, holds[0].at)
-				holds = holds[1:]
-			}
-			if fits(amount, max, row.usedIn(window, now), row.Held) {
-				if !ok || !got.Equal(now) {
-					t.Fatalf("got %v, %v, want %v", got, ok, now)
-				}
-				return
-			}
-		}
-		t.Fatalf("got %v, %v, but it never fitted", got, ok)
 	})
+}
+
+// Another zone counts from the next month on, and never forgets what was used too early.
+func TestAnotherZoneCountsFromTheNextMonth(t *testing.T) {
+	at := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
+	row := &AccountRow{}
+	row.open([]Limit{{Window: Month{"Europe/Berlin"}}}, at)
+	berlin := row.Month
+	if want := time.Date(2026, 5, 31, 22, 0, 0, 0, time.UTC); berlin.Zone != "Europe/Berlin" || !berlin.Ends.Equal(want) {
+		t.Fatalf("got %+v", berlin)
+	}
+	auckland := Month{"Pacific/Auckland"}
+	row.open([]Limit{{Window: auckland}}, at.AddDate(0, 0, 11)) // where it is June already
+	if row.Month != berlin {
+		t.Fatalf("the month was changed to %+v before its end", row.Month)
+	}
+	if begins, ends := auckland.counting(row, at); !begins.Equal(time.Date(2026, 4, 30, 22, 0, 0, 0, time.UTC)) || !ends.Equal(berlin.Ends) {
+		t.Fatalf("it counts from %v to %v", begins, ends)
+	}
+	row.open([]Limit{{Window: auckland}}, berlin.Ends)
+	if want := time.Date(2026, 6, 30, 12, 0, 0, 0, time.UTC); row.Month.Zone != "Pacific/Auckland" || !row.Month.Ends.Equal(want) {
+		t.Fatalf("got %+v", row.Month)
+	}
+}
+
+func TestWindowsThatCannotBe(t *testing.T) {
+	for name, window := range map[string]Window{
+		"rolling over nothing": Rolling{}, "rolling backwards": Rolling{-time.Second}, "rolling for longer than charges are kept": Rolling{LengthMax + time.Hour},
+		"rolling by nanoseconds": Rolling{time.Nanosecond}, "fixed to nothing": Fixed{}, "fixed to less": Fixed{-time.Second},
+		"a month nowhere": Month{"Atlantis/Capital"}, "a month wherever this runs": Month{"Local"}, "a month of a path": Month{"../../etc/passwd"},
+	} {
+		if err := window.Validate(); !errors.Is(err, ErrWindow) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	for window, want := range map[Window]string{
+		Rolling{5 * time.Hour}: "rolling/5h", Rolling{7 * 24 * time.Hour}: "rolling/168h", Month{}: "month/UTC", Month{"Europe/Berlin"}: "month/Europe/Berlin",
+	} {
+		if err := window.Validate(); err != nil || window.String() != want {
+			t.Errorf("%s: %v, want %s", window, err, want)
+		}
+	}
 }

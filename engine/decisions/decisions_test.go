@@ -259,7 +259,7 @@ func TestRender(t *testing.T) {
 func TestNewLimit(t *testing.T) {
 	got := decisions.NewLimit(&ledger.LimitError{
 		Account: ledger.Account{Scope: ledger.ScopeUser, ID: "alice", Unit: ledger.USD}, Window: ledger.Fixed{Length: 24 * time.Hour},
-		Limit: 1_000_000_000, Used: 400_000_000, Held: 500_000_000, Amount: new(int64(250_000_000)),
+		Limit: 1_000_000_000, Spendable: 1_000_000_000, Used: 400_000_000, Held: 500_000_000, Amount: new(int64(250_000_000)),
 	})
 	want := decisions.Limit{Account: "user/alice/usd", Unit: "usd", Window: "fixed/24h", Limit: "1", Used: "0.4", Held: "0.5", Shortfall: "0.15"}
 	if *got != want {

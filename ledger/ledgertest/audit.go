@@ -353,8 +353,8 @@ func (a *audit) checkAccounts() error {
 	}
 	for account, sum := range a.sums {
 		row := rows.Accounts[account]
-		if row.Used != sum {
-			a.fault("%s has used %d; its charges and refunds come to %d", account, row.Used, sum)
+		if row.Used-row.Refunds != sum {
+			a.fault("%s has used %d; its charges and refunds come to %d", account, row.Used-row.Refunds, sum)
 		}
 		if live := len(rows.Standing[account]); row.Held != 0 || live != 0 {
 			a.fault("%s: %d is held, %d holds live; want nothing", account, row.Held, live)

@@ -149,7 +149,7 @@ func windows(t *testing.T, b *bench) {
 	again := func() ledger.Admission { a.Hold = newID(); return a }
 	b.settle(b.admit(again()), ledger.Usage{Output: 10})
 	denial := b.denied(again())
-	wantEqual(t, "window", denial.Window, day) // both deny; the later one is reported
+	wantEqual(t, "window", denial.Window, ledger.Window(day)) // both deny; the later one is reported
 	wantEqual(t, "retry after", denial.RetryAfter, 24*time.Hour)
 	b.Advance(time.Hour)
 	a.Reserve.Tokens = amount(5)
@@ -357,7 +357,7 @@ func badInput(t *testing.T, b *bench) {
 
 func withWindow(length time.Duration) ledger.Admission {
 	a := tokens(1, 100)
-	a.Claims[0].Limits[0].Window.Length = length
+	a.Claims[0].Limits[0].Window = ledger.Fixed{Length: length}
 	return a
 }
 

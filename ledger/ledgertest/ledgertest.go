@@ -92,18 +92,21 @@ var (
 )
 
 func (b *bench) open() {
-	l, err := ledger.Open(ledger.Config{
-		Store: b.backend.Open(b.t), TTL: ttl, LateRefund: refund, Elapsed: b.Elapsed, SweepEvery: time.Hour,
-		OnExpire: func(e ledger.Expiry) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.expiries = append(b.expiries, e)
-		},
+	l, err := openLedger(b.Clock, b.backend.Open(b.t), func(e ledger.Expiry) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.expiries = append(b.expiries, e)
 	})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	b.ledger = l
+}
+
+func openLedger(clock *Clock, store ledger.Store, onExpire func(ledger.Expiry)) (*ledger.Ledger, error) {
+	return ledger.Open(ledger.Config{
+		Store: store, TTL: ttl, LateRefund: refund, Elapsed: clock.Elapsed, SweepEvery: time.Hour, OnExpire: onExpire,
+	})
 }
 
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }

@@ -3,6 +3,7 @@ package ledgertest
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -16,31 +17,51 @@ import (
 
 // oracle is a ledger as a flat log that is summed anew for every question: slow and without any cleverness.
 type oracle struct {
-	// uses are the moments at which a window of an account was used: admissions under it, and charges once it is known.
-	uses    map[window][]time.Time
+	// uses are the moments at which a fixed window of an account was used: admissions under it, and charges once it is known.
+	uses    map[use][]moment
 	charges map[ledger.Account][]charge
+	// entries counts all of them, in the order in which they happened.
+	entries int
 	holds   map[uuid.UUID]oracleHold
+	// expired are holds that ran out, which a late settlement may still lower.
+	expired map[uuid.UUID]oracleHold
 }
 
-type window struct {
+type use struct {
 	account ledger.Account
-	length  time.Duration
+	window  ledger.Fixed
+}
+
+// moment tells what happened at one time apart, too.
+type moment struct {
+	at    time.Time
+	entry int
 }
 
 type charge struct {
-	at     time.Time
+	moment
 	amount int64
+	hold   uuid.UUID
 }
 
 type oracleHold struct {
+	token    int64
 	deadline time.Time
 	amounts  map[ledger.Account]int64
 }
 
+func newOracle() *oracle {
+	return &oracle{
+		uses: map[use][]moment{}, charges: map[ledger.Account][]charge{}, holds: map[uuid.UUID]oracleHold{},
+		expired: map[uuid.UUID]oracleHold{},
+	}
+}
+
 func (o *oracle) clone() *oracle {
-	c := &oracle{uses: map[window][]time.Time{}, charges: map[ledger.Account][]charge{}, holds: maps.Clone(o.holds)}
-	for w, uses := range o.uses {
-		c.uses[w] = slices.Clone(uses)
+	c := newOracle()
+	c.holds, c.entries = maps.Clone(o.holds), o.entries
+	for u, moments := range o.uses {
+		c.uses[u] = slices.Clone(moments)
 	}
 	for account, charges := range o.charges {
 		c.charges[account] = slices.Clone(charges)
@@ -48,23 +69,45 @@ func (o *oracle) clone() *oracle {
 	return c
 }
 
-// used sums the charges of a window from its last opening, found by walking all uses from the first.
-func (o *oracle) used(w window, now time.Time) (sum int64) {
-	var opened time.Time
-	for _, use := range o.uses[w] {
-		if opened.IsZero() || !use.Before(opened.Add(w.length)) {
-			opened = use
-		}
-	}
-	if opened.IsZero() || !now.Before(opened.Add(w.length)) {
-		return 0
-	}
-	for _, charge := range o.charges[w.account] {
-		if !charge.at.Before(opened) {
+// used sums the charges of a window.
+func (o *oracle) used(account ledger.Account, window ledger.Window, now time.Time) (sum int64) {
+	counts := o.counting(account, window, now)
+	for _, charge := range o.charges[account] {
+		if counts(charge.moment) {
 			sum += charge.amount
 		}
 	}
 	return sum
+}
+
+// counting says which charges stand in a window at a time. A fixed window's last opening is found by walking all uses from the first.
+func (o *oracle) counting(account ledger.Account, window ledger.Window, now time.Time) func(moment) bool {
+	switch w := window.(type) {
+	case ledger.Rolling:
+		return func(charged moment) bool { return now.Before(charged.at.Add(w.Length)) }
+	case ledger.Month:
+		month := firstOfMonth(w, now)
+		return func(charged moment) bool { return !charged.at.Before(month) } // none is from the future
+	case ledger.Fixed:
+		var opened moment
+		for _, use := range o.uses[use{account, w}] {
+			if opened.at.IsZero() || !use.at.Before(opened.at.Add(w.Length)) {
+				opened = use
+			}
+		}
+		open := !opened.at.IsZero() && now.Before(opened.at.Add(w.Length))
+		return func(charged moment) bool { return open && charged.entry >= opened.entry }
+	}
+	panic(fmt.Sprintf("a window of type %T", window))
+}
+
+func firstOfMonth(month ledger.Month, t time.Time) time.Time {
+	zone, err := time.LoadLocation(month.Zone)
+	if err != nil {
+		panic(err)
+	}
+	t = t.In(zone)
+	return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, zone)
 }
 
 func (o *oracle) held(account ledger.Account) (sum int64) {
@@ -74,16 +117,38 @@ func (o *oracle) held(account ledger.Account) (sum int64) {
 	return sum
 }
 
-func (o *oracle) charge(account ledger.Account, at time.Time, amount int64) {
+func (o *oracle) charge(account ledger.Account, at time.Time, amount int64, hold uuid.UUID) {
 	if amount == 0 {
 		return
 	}
-	o.charges[account] = append(o.charges[account], charge{at, amount})
-	for w := range o.uses {
-		if w.account == account {
-			o.uses[w] = append(o.uses[w], at)
+	o.entries++
+	entry := moment{at, o.entries}
+	o.charges[account] = append(o.charges[account], charge{entry, amount, hold})
+	for u := range o.uses {
+		if u.account == account {
+			o.uses[u] = append(o.uses[u], entry)
 		}
 	}
+}
+
+// end charges a hold the same amount in each of its accounts.
+func (o *oracle) end(id uuid.UUID, at time.Time, amount int64) {
+	for account := range o.holds[id].amounts {
+		o.charge(account, at, amount, id)
+	}
+	delete(o.holds, id)
+}
+
+// refund lowers the charges of a hold that ran out.
+func (o *oracle) refund(id uuid.UUID, to int64) {
+	for account := range o.expired[id].amounts {
+		for i, charge := range o.charges[account] {
+			if charge.hold == id {
+				o.charges[account][i].amount = min(charge.amount, to)
+			}
+		}
+	}
+	delete(o.expired, id)
 }
 
 func (o *oracle) expire(now time.Time) {
@@ -96,8 +161,9 @@ func (o *oracle) expire(now time.Time) {
 			continue
 		}
 		delete(o.holds, id)
+		o.expired[id] = hold
 		for account, amount := range hold.amounts {
-			o.charge(account, hold.deadline, amount)
+			o.charge(account, hold.deadline, amount, id)
 		}
 	}
 }
@@ -106,135 +172,331 @@ func (o *oracle) expire(now time.Time) {
 func (o *oracle) fits(a ledger.Admission, at time.Time) bool {
 	later := o.clone()
 	later.expire(at)
+	amount := *a.Reserve.Tokens
+	if amount == 0 {
+		return true
+	}
+	ordinary, further, below := true, true, true
 	for _, claim := range a.Claims {
-		amount := *a.Reserve.Tokens
 		for _, limit := range claim.Limits {
-			w := window{claim.Account, limit.Window.Length}
-			if amount > 0 && later.used(w, at)+later.held(claim.Account)+amount > limit.Max {
-				return false
+			stands := later.used(claim.Account, limit.Window, at) + later.held(claim.Account)
+			spendable := cmp.Or(limit.Spendable, limit.Max)
+			ordinary = ordinary && stands+amount <= spendable
+			further = further && stands+amount <= max(spendable, limit.Final)
+			below = below && stands < spendable
+		}
+	}
+	return ordinary || further && below
+}
+
+// changes are the moments after now at which anything can change by itself.
+func (o *oracle) changes(a ledger.Admission, now time.Time) (moments []time.Time) {
+	add := func(t time.Time) {
+		if t.After(now) {
+			moments = append(moments, t)
+		}
+	}
+	starts := []time.Time{now}
+	for _, hold := range o.holds {
+		starts = append(starts, hold.deadline)
+	}
+	for _, claim := range a.Claims {
+		for _, charge := range o.charges[claim.Account] {
+			starts = append(starts, charge.at)
+		}
+		for u, uses := range o.uses {
+			if u.account == claim.Account {
+				for _, moment := range uses {
+					starts = append(starts, moment.at)
+				}
+			}
+		}
+		for _, limit := range claim.Limits {
+			for _, start := range starts {
+				switch w := limit.Window.(type) {
+				case ledger.Rolling:
+					add(start.Add(w.Length))
+				case ledger.Fixed:
+					add(start.Add(w.Length))
+				case ledger.Month:
+					add(firstOfMonth(w, firstOfMonth(w, start).AddDate(0, 0, 40)))
+				}
 			}
 		}
 	}
-	return true
+	for _, start := range starts {
+		add(start)
+	}
+	return moments
 }
 
-func (o *oracle) admit(a ledger.Admission, now time.Time, deadline time.Time) {
-	hold := oracleHold{deadline: deadline, amounts: map[ledger.Account]int64{}}
+func (o *oracle) admit(a ledger.Admission, now time.Time, hold ledger.Hold) {
+	o.entries++
+	held := oracleHold{token: hold.Token, deadline: hold.Deadline, amounts: map[ledger.Account]int64{}}
 	for _, claim := range a.Claims {
-		hold.amounts[claim.Account] = *a.Reserve.Tokens
+		held.amounts[claim.Account] = *a.Reserve.Tokens
 		for _, limit := range claim.Limits {
-			w := window{claim.Account, limit.Window.Length}
-			o.uses[w] = append(o.uses[w], now)
+			if fixed, ok := limit.Window.(ledger.Fixed); ok {
+				u := use{claim.Account, fixed}
+				o.uses[u] = append(o.uses[u], moment{now, o.entries})
+			}
 		}
 	}
-	o.holds[a.Hold] = hold
+	o.holds[a.Hold] = held
+}
+
+// forget drops what no question can reach any more, so that a long history takes no longer per step than a short one.
+func (o *oracle) forget(now time.Time) {
+	old := func(t time.Time) bool { return t.Before(now.Add(-2 * ledger.LengthMax)) }
+	for account, charges := range o.charges {
+		o.charges[account] = slices.DeleteFunc(charges, func(c charge) bool { return old(c.at) })
+	}
+	for u, uses := range o.uses { // from an opening that is certain: a use after a pause of the window's length
+		for i := len(uses) - 1; i > 0; i-- {
+			if old(uses[i].at) && uses[i].at.Sub(uses[i-1].at) >= u.window.Length {
+				o.uses[u] = slices.Delete(uses, 0, i)
+				break
+			}
+		}
+	}
+	maps.DeleteFunc(o.expired, func(_ uuid.UUID, h oracleHold) bool { return old(h.deadline) })
 }
 
 // steps of one random history: enough that every pair of operations meets, and a few seconds on a durable store.
 const steps = 1500
 
 func agreesWithOracle(t *testing.T, b *bench) {
-	random := rand.New(rand.NewPCG(Seed(t), 1))
-	o := &oracle{uses: map[window][]time.Time{}, charges: map[ledger.Account][]charge{}, holds: map[uuid.UUID]oracleHold{}}
-	accounts := []ledger.Account{aliceTokens, taskTokens, {Scope: ledger.ScopeUser, ID: "bob", Unit: ledger.Tokens}}
-	live := map[uuid.UUID]ledger.Hold{}
-	for step := range steps {
-		o.expire(b.Now())
-		for id := range live {
-			if _, ok := o.holds[id]; !ok {
-				delete(live, id)
-			}
-		}
-		hold, some := anyOf(live)
-		switch n := random.IntN(10); {
-		case n < 4:
-			oracleAdmit(t, b, o, random, accounts, live, step)
-		case n < 6 && some:
-			amount := random.Int64N(60)
-			b.settle(hold, ledger.Usage{Output: amount})
-			for account := range o.holds[hold.ID].amounts {
-				o.charge(account, b.Now(), amount)
-			}
-			delete(o.holds, hold.ID)
-			delete(live, hold.ID)
-		case n == 6 && some:
-			b.release(hold)
-			delete(o.holds, hold.ID)
-			delete(live, hold.ID)
-		case n == 7 && some:
-			renewed, err := b.ledger.Renew(ctx, hold.ID, hold.Token, time.Duration(random.Int64N(int64(2*time.Hour)))/1000*1000+time.Microsecond)
-			if err != nil {
-				t.Fatalf("step %d: renew: %v", step, err)
-			}
-			moved := o.holds[hold.ID]
-			moved.deadline = renewed.Deadline
-			o.holds[hold.ID], live[hold.ID] = moved, renewed
-		default:
-			b.advanceQuietly(time.Duration(random.Int64N(int64(3*time.Hour))) / 1000 * 1000)
-		}
-		o.expire(b.Now())
-		for _, account := range accounts {
-			oracleCompare(t, b, o, account, step)
-		}
-	}
-	b.advanceQuietly(4*time.Hour + time.Microsecond) // the longest hold
-	if err := Audit(ctx, b.ledger.Store(), nil, accounts...); err != nil {
-		t.Errorf("the books at the end: %v", err)
+	if err := agrees(b.Clock, b.ledger, Seed(t), steps); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// advanceQuietly lets time pass, and the ledger see it in steps as it would of itself.
-func (b *bench) advanceQuietly(d time.Duration) {
-	b.Advance(d)
-	b.touch()
-}
-
-func oracleAdmit(t *testing.T, b *bench, o *oracle, random *rand.Rand, accounts []ledger.Account, live map[uuid.UUID]ledger.Hold, step int) {
-	a := ledger.Admission{
-		Hold: newID(), Reserve: ledger.Reserve{Tokens: amount(random.Int64N(60))},
-		TTL: time.Duration(1+random.Int64N(int64(4*time.Hour)/1000)*1000).Truncate(time.Microsecond) + time.Microsecond,
-	}
-	for _, account := range accounts[random.IntN(2):][:1+random.IntN(2)] {
-		a.Claims = append(a.Claims, ledger.Claim{Account: account, Limits: []ledger.Limit{
-			{Window: ledger.Fixed{Length: time.Hour}, Max: 100}, {Window: day, Max: 400},
-		}})
-	}
-	hold, err := b.ledger.Admit(ctx, a)
-	var denial *ledger.LimitError
-	switch {
-	case err == nil:
-		if !o.fits(a, b.Now()) {
-			t.Fatalf("step %d: admitted what does not fit", step)
-		}
-		o.admit(a, b.Now(), hold.Deadline)
-		live[a.Hold] = hold
-	case errors.As(err, &denial):
-		if o.fits(a, b.Now()) {
-			t.Fatalf("step %d: denied what fits: %v", step, err)
-		}
-		recoversAt := b.Now().Add(denial.RetryAfter)
-		if denial.Structural || !o.fits(a, recoversAt) || o.fits(a, recoversAt.Add(-time.Microsecond)) {
-			t.Fatalf("step %d: retry after %v (structural %v) is not when it fits", step, denial.RetryAfter, denial.Structural)
-		}
-	default:
-		t.Fatalf("step %d: %v", step, err)
-	}
-}
-
-func oracleCompare(t *testing.T, b *bench, o *oracle, account ledger.Account, step int) {
-	t.Helper()
-	limits := []ledger.Limit{{Window: ledger.Fixed{Length: time.Hour}, Max: 100}, {Window: day, Max: 400}}
-	balances, err := b.ledger.Read(ctx, []ledger.Claim{{Account: account, Limits: limits}})
+// RunHistory compares one long random history with a flat log, and audits its books at the end.
+func RunHistory(t *testing.T, open func(now func() time.Time) ledger.Store, steps int) {
+	clock := NewClock()
+	l, err := openLedger(clock, open(clock.Now), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, limit := range limits {
-		used, held := o.used(window{account, limit.Window.Length}, b.Now()), o.held(account)
+	err = agrees(clock, l, Seed(t), steps)
+	if err := errors.Join(err, l.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// agrees says where a random history and the same on a flat log part.
+func agrees(clock *Clock, l *ledger.Ledger, seed uint64, steps int) error {
+	h := newHistory(clock, l, seed)
+	for h.step < steps {
+		if err := h.next(); err != nil {
+			return err
+		}
+	}
+	clock.Advance(4*time.Hour + time.Microsecond) // the longest hold
+	if err := l.Refuse(ctx, nil, []byte(`{}`)); err != nil {
+		return err
+	}
+	if err := Audit(ctx, l.Store(), nil, h.accounts...); err != nil {
+		return fmt.Errorf("the books at the end: %w", err)
+	}
+	return nil
+}
+
+// history is a random history of a ledger, and the same on a flat log.
+type history struct {
+	*Clock
+	ledger   *ledger.Ledger
+	oracle   *oracle
+	random   *rand.Rand
+	accounts []ledger.Account
+	live     map[uuid.UUID]ledger.Hold
+	step     int
+}
+
+func newHistory(clock *Clock, l *ledger.Ledger, seed uint64) *history {
+	return &history{
+		Clock: clock, ledger: l, oracle: newOracle(), random: rand.New(rand.NewPCG(seed, 1)), live: map[uuid.UUID]ledger.Hold{},
+		accounts: []ledger.Account{aliceTokens, taskTokens, {Scope: ledger.ScopeUser, ID: "bob", Unit: ledger.Tokens}},
+	}
+}
+
+// windows of the histories, with limits that are reached about as often as not.
+var historyLimits = []ledger.Limit{
+	{Window: ledger.Fixed{Length: time.Hour}, Max: 100},
+	{Window: day, Max: 400},
+	{Window: ledger.Rolling{Length: 5 * time.Hour}, Max: 200, Spendable: 190, Final: 192},
+	{Window: ledger.Rolling{Length: 7 * 24 * time.Hour}, Max: 2500, Spendable: 2375, Final: 2400},
+	{Window: ledger.Rolling{Length: 30 * 24 * time.Hour}, Max: 9000},
+	{Window: ledger.Month{Zone: "Europe/Berlin"}, Max: 8000},
+}
+
+// next does one random thing and compares.
+func (h *history) next() error {
+	h.step++
+	h.oracle.expire(h.Now())
+	maps.DeleteFunc(h.live, func(id uuid.UUID, _ ledger.Hold) bool { _, lives := h.oracle.holds[id]; return !lives })
+	if err := h.act(); err != nil {
+		return fmt.Errorf("step %d: %w", h.step, err)
+	}
+	h.oracle.expire(h.Now())
+	for _, account := range h.accounts {
+		if err := h.compare(account); err != nil {
+			return fmt.Errorf("step %d: %w", h.step, err)
+		}
+	}
+	if h.step%1000 == 0 {
+		h.oracle.forget(h.Now())
+	}
+	return nil
+}
+
+func (h *history) act() error {
+	hold, some := anyOf(h.live)
+	switch n := h.random.IntN(12); {
+	case n < 4:
+		return h.admit()
+	case n < 6 && some:
+		return h.settle(hold)
+	case n == 6 && some:
+		h.oracle.end(hold.ID, h.Now(), 0)
+		return h.ledger.Release(ctx, ledger.Ending{Hold: hold.ID, Token: hold.Token, Outcome: ledger.Outcome{Result: ledger.Errored}})
+	case n == 7 && some:
+		return h.renew(hold)
+	case n == 8:
+		return h.settleLate()
+	case n == 9:
+		return h.post()
+	}
+	h.Advance(h.moment(3 * time.Hour))
+	return h.ledger.Refuse(ctx, nil, []byte(`{}`)) // and the ledger sees it, as it would of itself
+}
+
+// moment is a random span in whole microseconds; often one that meets others exactly.
+func (h *history) moment(most time.Duration) time.Duration {
+	if h.random.IntN(3) == 0 {
+		return time.Duration(h.random.Int64N(int64(most/time.Minute))+1) * time.Minute
+	}
+	return time.Duration(h.random.Int64N(most.Microseconds())+1) * time.Microsecond
+}
+
+func (h *history) settle(hold ledger.Hold) error {
+	used := h.random.Int64N(60)
+	_, err := h.ledger.Settle(ctx, ending(hold), ledger.Consumption{Usage: &ledger.Usage{Output: used}})
+	h.oracle.end(hold.ID, h.Now(), used)
+	return err
+}
+
+func (h *history) renew(hold ledger.Hold) error {
+	renewed, err := h.ledger.Renew(ctx, hold.ID, hold.Token, h.moment(2*time.Hour))
+	moved := h.oracle.holds[hold.ID]
+	moved.deadline, moved.token = renewed.Deadline, renewed.Token
+	h.oracle.holds[hold.ID], h.live[hold.ID] = moved, renewed
+	return err
+}
+
+// settleLate tells the usage of a hold that has run out and was charged in full.
+func (h *history) settleLate() error {
+	ids := slices.SortedFunc(maps.Keys(h.oracle.expired), func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	if len(ids) == 0 {
+		return nil
+	}
+	id := ids[h.random.IntN(len(ids))]
+	hold, used := h.oracle.expired[id], h.random.Int64N(60)
+	_, err := h.ledger.Settle(ctx, ledger.Ending{Hold: id, Token: hold.token, State: ledger.Completed}, ledger.Consumption{Usage: &ledger.Usage{Output: used}})
+	if h.Now().Sub(hold.deadline) <= refund {
+		h.oracle.refund(id, used)
+	}
+	delete(h.oracle.expired, id)
+	return err
+}
+
+func (h *history) post() error {
+	account, used := h.accounts[h.random.IntN(len(h.accounts))], h.random.Int64N(20)
+	h.oracle.charge(account, h.Now(), used, uuid.Nil)
+	return h.ledger.Post(ctx, ledger.Posting{Accounts: []ledger.Account{account}, Usage: ledger.Usage{Output: used}})
+}
+
+func (h *history) admit() error {
+	a := ledger.Admission{Hold: newID(), Reserve: ledger.Reserve{Tokens: amount(h.random.Int64N(60))}, TTL: h.moment(4 * time.Hour)}
+	limits := slices.DeleteFunc(slices.Clone(historyLimits), func(ledger.Limit) bool { return h.random.IntN(3) == 0 })
+	for _, account := range h.accounts[h.random.IntN(2):][:1+h.random.IntN(2)] {
+		a.Claims = append(a.Claims, ledger.Claim{Account: account, Limits: limits})
+	}
+	hold, err := h.ledger.Admit(ctx, a)
+	var denial *ledger.LimitError
+	switch {
+	case err == nil:
+		if !h.oracle.fits(a, h.Now()) {
+			return errors.New("admitted what does not fit")
+		}
+		h.oracle.admit(a, h.Now(), hold)
+		h.live[a.Hold] = hold
+		return nil
+	case errors.As(err, &denial):
+		if err := h.checkDenial(a, denial); err != nil || h.random.IntN(4) > 0 {
+			return err
+		}
+		return h.wait(a, denial.RetryAfter)
+	}
+	return err
+}
+
+// wait really waits for the end of a denial: a microsecond before it the ledger still denies, then it admits.
+func (h *history) wait(a ledger.Admission, d time.Duration) error {
+	for _, wait := range []struct {
+		d      time.Duration
+		admits bool
+	}{{d - time.Microsecond, false}, {time.Microsecond, true}} {
+		h.Advance(wait.d)
+		h.oracle.expire(h.Now())
+		a.Hold = newID()
+		hold, err := h.ledger.Admit(ctx, a)
+		if (err == nil) != wait.admits {
+			return fmt.Errorf("waited for %v, and then %v: %w", d, wait.d, err)
+		}
+		if err == nil {
+			h.oracle.admit(a, h.Now(), hold)
+			h.live[a.Hold] = hold
+		}
+	}
+	return nil
+}
+
+// checkDenial sees that what was denied does not fit, that it fits when it is said to, and at no moment before.
+func (h *history) checkDenial(a ledger.Admission, denial *ledger.LimitError) error {
+	recovers := h.Now().Add(denial.RetryAfter)
+	switch {
+	case h.oracle.fits(a, h.Now()):
+		return fmt.Errorf("denied what fits: %w", denial)
+	case denial.Structural:
+		return fmt.Errorf("denied for ever: %w", denial) // every amount here is less than every limit
+	case !h.oracle.fits(a, recovers) || h.oracle.fits(a, recovers.Add(-time.Microsecond)):
+		return fmt.Errorf("retry after %v is not when it fits: %w", denial.RetryAfter, denial)
+	}
+	if h.step%20 != 0 { // the search is long
+		return nil
+	}
+	for _, moment := range h.oracle.changes(a, h.Now()) {
+		if moment.Before(recovers) && h.oracle.fits(a, moment) {
+			return fmt.Errorf("it fits after %v already, not only after %v: %w", moment.Sub(h.Now()), denial.RetryAfter, denial)
+		}
+	}
+	return nil
+}
+
+func (h *history) compare(account ledger.Account) error {
+	balances, err := h.ledger.Read(ctx, []ledger.Claim{{Account: account, Limits: historyLimits}})
+	if err != nil {
+		return err
+	}
+	for i, limit := range historyLimits {
+		used, held := h.oracle.used(account, limit.Window, h.Now()), h.oracle.held(account)
 		if balances[i].Used != used || balances[i].Held != held {
-			t.Fatalf("step %d: %s in %s: used %d, held %d; the log says %d and %d", step, account, limit.Window,
+			return fmt.Errorf("%s in %s: used %d, held %d; the log says %d and %d", account, limit.Window,
 				balances[i].Used, balances[i].Held, used, held)
 		}
 	}
+	return nil
 }
 
 // anyOf picks the live hold with the smallest id, so that a history depends on its seed alone.

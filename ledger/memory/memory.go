@@ -8,6 +8,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -34,6 +35,8 @@ type Store struct {
 	idempotency map[ledger.IdempotencyKey]uuid.UUID
 	standing    map[ledger.Account]map[uuid.UUID]bool
 	deadlines   deadlines
+	charges     map[ledger.Account][]ledger.ChargeRow // by total
+	refunds     map[ledger.Account]map[int64]int64    // of charges, by total
 	records     map[uuid.UUID][]ledger.Record
 	cursors     map[cursor]int64
 }
@@ -58,6 +61,8 @@ func New(now func() time.Time) *Store {
 		attempts:    map[uuid.UUID][]uuid.UUID{},
 		idempotency: map[ledger.IdempotencyKey]uuid.UUID{},
 		standing:    map[ledger.Account]map[uuid.UUID]bool{},
+		charges:     map[ledger.Account][]ledger.ChargeRow{},
+		refunds:     map[ledger.Account]map[int64]int64{},
 		records:     map[uuid.UUID][]ledger.Record{},
 		cursors:     map[cursor]int64{},
 	}
@@ -131,6 +136,7 @@ func (s *Store) load(keys ledger.Keys, now time.Time) *ledger.Rows {
 			rows.Holds[id] = s.holds[id]
 		}
 	}
+	s.loadPast(keys, rows)
 	if keys.Due {
 		s.loadDue(rows)
 	}
@@ -138,6 +144,40 @@ func (s *Store) load(keys ledger.Keys, now time.Time) *ledger.Rows {
 		rows.Last = stream[len(stream)-1].Number
 	}
 	return rows
+}
+
+// loadPast reads what keys ask of charges.
+func (s *Store) loadPast(keys ledger.Keys, rows *ledger.Rows) {
+	for _, moment := range keys.Totals {
+		charges := s.charges[moment.Account]
+		after := sort.Search(len(charges), func(i int) bool { return charges[i].At.After(moment.At) })
+		if after > 0 {
+			put(&rows.Totals, moment, charges[after-1].Total)
+		}
+	}
+	for _, mark := range keys.Marks {
+		charges := s.charges[mark.Account]
+		first := sort.Search(len(charges), func(i int) bool { return charges[i].Total >= mark.Total })
+		if first < len(charges) {
+			put(&rows.Marks, mark, charges[first])
+		}
+	}
+	for _, span := range keys.Refunds {
+		var sum int64
+		for total, amount := range s.refunds[span.Account] {
+			if total > span.Above && total <= span.UpTo {
+				sum += amount
+			}
+		}
+		put(&rows.Refunds, span, sum)
+	}
+}
+
+func put[K comparable, V any](to *map[K]V, key K, value V) {
+	if *to == nil {
+		*to = map[K]V{}
+	}
+	(*to)[key] = value
 }
 
 // loadDue adds the live holds whose deadline has passed. Entries of the heap that a renewal or an end has overtaken are
@@ -159,6 +199,15 @@ func (s *Store) loadDue(rows *ledger.Rows) {
 
 func (s *Store) save(changes *ledger.Changes) {
 	maps.Copy(s.accounts, changes.Accounts)
+	for _, charge := range changes.Charges {
+		s.saveCharge(charge)
+	}
+	for mark, amount := range changes.Refunds {
+		if s.refunds[mark.Account] == nil {
+			s.refunds[mark.Account] = map[int64]int64{}
+		}
+		s.refunds[mark.Account][mark.Total] += amount
+	}
 	for _, call := range changes.Calls {
 		s.saveCall(call)
 	}
@@ -169,6 +218,40 @@ func (s *Store) save(changes *ledger.Changes) {
 		s.records[record.Writer] = append(s.records[record.Writer], record)
 	}
 	s.forget()
+}
+
+// chargesMax bounds the charges that are remembered of an account: 6 MB of the busiest.
+const chargesMax = 1 << 16
+
+func (s *Store) saveCharge(charge ledger.ChargeRow) {
+	charges := append(s.charges[charge.Account], charge)
+	if len(charges) > chargesMax {
+		charges = thin(charges)
+		for total := range s.refunds[charge.Account] {
+			if total < charges[0].Total {
+				delete(s.refunds[charge.Account], total)
+			}
+		}
+	}
+	s.charges[charge.Account] = charges
+}
+
+// thin forgets what no window reaches any more, but for the newest of it, whose total is where the longest window begins. If that
+// is little, it merges pairs of the older half: a charge that is merged into the one after it leaves its windows later than it
+// should, never earlier.
+func thin(charges []ledger.ChargeRow) []ledger.ChargeRow {
+	reach := charges[len(charges)-1].At.Add(-ledger.LengthMax)
+	begin := max(0, sort.Search(len(charges), func(i int) bool { return charges[i].At.After(reach) })-1)
+	kept := slices.Clone(charges[begin:])
+	if len(kept) <= chargesMax/2 {
+		return kept
+	}
+	older := len(kept) / 2
+	merged := kept[:1]
+	for i := 2; i < older; i += 2 {
+		merged = append(merged, kept[i])
+	}
+	return append(merged, kept[older:]...)
 }
 
 func (s *Store) saveCall(call ledger.Call) {

@@ -14,3 +14,7 @@ func TestConformance(t *testing.T) {
 		return ledgertest.Backend{Open: func(*testing.T) ledger.Store { return memory.New(now) }}
 	})
 }
+
+func TestHistoryStorm(t *testing.T) {
+	ledgertest.RunHistory(t, func(now func() time.Time) ledger.Store { return memory.New(now) }, 500*ledgertest.Rounds(t, 10))
+}

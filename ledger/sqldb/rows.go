@@ -26,6 +26,9 @@ func (s session) load(ctx context.Context, keys ledger.Keys, now time.Time) (*le
 		Idempotency: make(map[ledger.IdempotencyKey]uuid.UUID, len(keys.Idempotency)),
 		Standing:    make(map[ledger.Account][]uuid.UUID, len(keys.Standing)),
 	}
+	if err := s.loadPast(ctx, keys, rows); err != nil {
+		return nil, err
+	}
 	for _, account := range sorted(keys.Accounts, compareAccounts) {
 		if err := s.loadAccount(ctx, account, rows); err != nil {
 			return nil, err
@@ -83,7 +86,8 @@ func (s session) loadAccount(ctx context.Context, account ledger.Account, rows *
 	key := account.String()
 	err := s.query(ctx, func(scan scan) error {
 		found = true
-		return scan(&row.Used, &row.Held, micros{&row.TouchedAt})
+		return scan(&row.Used, &row.Held, &row.Refunds, &row.Refunded, &row.Floor, micros{&row.TouchedAt}, micros{&row.ChargedAt},
+			text{&row.Month.Zone}, micros{&row.Month.Ends})
 	}, selectAccount, key)
 	if err != nil || !found {
 		return err
@@ -100,6 +104,47 @@ func (s session) loadAccount(ctx context.Context, account ledger.Account, rows *
 	}, selectOpenings, key)
 	rows.Accounts[account] = row
 	return err
+}
+
+// loadPast reads what keys ask of charges.
+func (s session) loadPast(ctx context.Context, keys ledger.Keys, rows *ledger.Rows) error {
+	rows.Totals = make(map[ledger.Moment]int64, len(keys.Totals))
+	for _, moment := range keys.Totals {
+		err := s.query(ctx, func(scan scan) error {
+			var total int64
+			err := scan(&total)
+			rows.Totals[moment] = total
+			return err
+		}, selectTotal, moment.Account.String(), moment.At.UnixMicro())
+		if err != nil {
+			return err
+		}
+	}
+	rows.Marks = make(map[ledger.Mark]ledger.ChargeRow, len(keys.Marks))
+	for _, mark := range keys.Marks {
+		err := s.query(ctx, func(scan scan) error {
+			charge := ledger.ChargeRow{Account: mark.Account}
+			err := scan(&charge.Total, micros{&charge.At}, &charge.Amount)
+			rows.Marks[mark] = charge
+			return err
+		}, selectMark, mark.Account.String(), mark.Total)
+		if err != nil {
+			return err
+		}
+	}
+	rows.Refunds = make(map[ledger.Span]int64, len(keys.Refunds))
+	for _, span := range keys.Refunds {
+		err := s.query(ctx, func(scan scan) error {
+			var sum int64
+			err := scan(&sum)
+			rows.Refunds[span] = sum
+			return err
+		}, selectRefunds, span.Account.String(), span.Above, span.UpTo)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // loadHolds reads holds into rows, and their ids into ids if it is not nil.
@@ -144,7 +189,7 @@ func scanHold(scan scan) (ledger.HoldRow, error) {
 	err := scan(id{&h.ID}, id{&h.Call}, &h.Source, &h.Provider, &h.State, &h.Token, &h.Reserve.Tokens, &h.Reserve.NanoUSD,
 		document{&h.Accounts}, micros{&h.AdmittedAt}, micros{&h.Deadline}, micros{&h.EndedAt}, &h.Outcome.Result, &h.Outcome.Reason,
 		&h.Outcome.Status, document{&h.Usage}, &h.Charge.Tokens, &h.Charge.NanoUSD, &h.Charge.Estimated, &h.Charge.UnknownUsage,
-		&h.Charge.Overage, &digest, &h.Refunded, document{&h.Price})
+		&h.Charge.Overage, &digest, &h.Refunded, document{&h.Totals}, document{&h.Price})
 	if err == nil && copy(h.Digest[:], digest) != len(h.Digest) {
 		err = fmt.Errorf("hold %s: its digest has %d bytes", h.ID, len(digest))
 	}
@@ -155,6 +200,16 @@ func scanHold(scan scan) (ledger.HoldRow, error) {
 func (s session) save(ctx context.Context, changes *ledger.Changes) error {
 	for _, account := range slices.SortedFunc(maps.Keys(changes.Accounts), compareAccounts) {
 		if err := s.saveAccount(ctx, account, changes.Accounts[account]); err != nil {
+			return err
+		}
+	}
+	for _, charge := range changes.Charges {
+		if err := s.exec(ctx, insertCharge, charge.Account.String(), charge.Total, charge.At.UnixMicro(), charge.Amount); err != nil {
+			return err
+		}
+	}
+	for mark, amount := range changes.Refunds {
+		if err := s.exec(ctx, updateRefund, mark.Account.String(), mark.Total, amount); err != nil {
 			return err
 		}
 	}
@@ -209,7 +264,9 @@ func takesKey(call ledger.Call) bool {
 
 func (s session) saveAccount(ctx context.Context, account ledger.Account, row ledger.AccountRow) error {
 	key := account.String()
-	if err := s.exec(ctx, upsertAccount, key, row.Used, row.Held, row.TouchedAt.UnixMicro()); err != nil {
+	err := s.exec(ctx, upsertAccount, key, row.Used, row.Held, row.Refunds, row.Refunded, row.Floor, row.TouchedAt.UnixMicro(),
+		nullMicros(row.ChargedAt), nullText(row.Month.Zone), nullMicros(row.Month.Ends))
+	if err != nil {
 		return err
 	}
 	for length, opening := range row.Openings {
@@ -225,7 +282,14 @@ func (s session) saveHold(ctx context.Context, h ledger.HoldRow) error {
 	if err != nil {
 		return fmt.Errorf("sqldb: accounts of hold %s: %w", h.ID, err)
 	}
-	var usage, price any
+	var usage, totals, price any
+	if len(h.Totals) > 0 {
+		body, err := json.Marshal(h.Totals)
+		if err != nil {
+			return fmt.Errorf("sqldb: totals of hold %s: %w", h.ID, err)
+		}
+		totals = string(body)
+	}
 	if h.Usage != nil {
 		body, err := json.Marshal(h.Usage)
 		if err != nil {
@@ -240,7 +304,7 @@ func (s session) saveHold(ctx context.Context, h ledger.HoldRow) error {
 	err = s.exec(ctx, upsertHold, h.ID[:], nullID(h.Call), h.Source, h.Provider, string(h.State), h.Token, h.Reserve.Tokens,
 		h.Reserve.NanoUSD, string(accounts), h.AdmittedAt.UnixMicro(), h.Deadline.UnixMicro(), nullMicros(h.EndedAt),
 		h.Outcome.Result, h.Outcome.Reason, h.Outcome.Status, usage, h.Charge.Tokens, h.Charge.NanoUSD, integer(h.Charge.Estimated),
-		integer(h.Charge.UnknownUsage), integer(h.Charge.Overage), h.Digest[:], integer(h.Refunded), price)
+		integer(h.Charge.UnknownUsage), integer(h.Charge.Overage), h.Digest[:], integer(h.Refunded), totals, price)
 	if err != nil {
 		return err
 	}

@@ -3,9 +3,19 @@ package sqldb
 // Every statement of the store. One mutation per table per statement, plain single-row upserts of absolute values, and
 // placeholders that each database reads.
 const (
-	selectAccount = `SELECT used, held, touched_at FROM ledger_account WHERE account = $1`
-	upsertAccount = `INSERT INTO ledger_account (account, used, held, touched_at) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (account) DO UPDATE SET used = excluded.used, held = excluded.held, touched_at = excluded.touched_at`
+	accountColumns = `used, held, refunds, refunded, floor, touched_at, charged_at, month_zone, month_ends`
+	selectAccount  = `SELECT ` + accountColumns + ` FROM ledger_account WHERE account = $1`
+	upsertAccount  = `INSERT INTO ledger_account (account, ` + accountColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+		ON CONFLICT (account) DO UPDATE SET used = excluded.used, held = excluded.held, refunds = excluded.refunds,
+		refunded = excluded.refunded, floor = excluded.floor, touched_at = excluded.touched_at, charged_at = excluded.charged_at,
+		month_zone = excluded.month_zone, month_ends = excluded.month_ends`
+
+	selectTotal   = `SELECT total FROM ledger_charge WHERE account = $1 AND at <= $2 ORDER BY account DESC, at DESC, total DESC LIMIT 1`
+	selectMark    = `SELECT total, at, amount FROM ledger_charge WHERE account = $1 AND total >= $2 ORDER BY account, total LIMIT 1`
+	selectRefunds = `SELECT CAST(coalesce(sum(refunded), 0) AS BIGINT) FROM ledger_charge
+		WHERE account = $1 AND total > $2 AND total <= $3 AND refunded > 0`
+	insertCharge = `INSERT INTO ledger_charge (account, total, at, amount) VALUES ($1, $2, $3, $4)`
+	updateRefund = `UPDATE ledger_charge SET refunded = refunded + $3 WHERE account = $1 AND total = $2`
 
 	selectOpenings = `SELECT length, opened_at, total FROM ledger_opening WHERE account = $1`
 	upsertOpening  = `INSERT INTO ledger_opening (account, length, opened_at, total) VALUES ($1, $2, $3, $4)
@@ -26,7 +36,7 @@ const (
 
 	holdColumns = `h.id, h.call, h.source, h.provider, h.state, h.token, h.reserve_tokens, h.reserve_nano_usd, h.accounts,
 		h.admitted_at, h.deadline, h.ended_at, h.result, h.reason, h.status, h.usage, h.tokens, h.nano_usd, h.estimated,
-		h.unknown_usage, h.overage, h.digest, h.refunded, p.body`
+		h.unknown_usage, h.overage, h.digest, h.refunded, h.totals, p.body`
 	fromHold       = ` FROM ledger_hold h LEFT JOIN ledger_price p ON p.id = h.price `
 	selectHold     = `SELECT ` + holdColumns + fromHold + `WHERE h.id = $1`
 	selectDue      = `SELECT ` + holdColumns + fromHold + `WHERE h.state = 'live' AND h.deadline <= $1 ORDER BY h.deadline, h.id`
@@ -34,12 +44,13 @@ const (
 	selectStanding = `SELECT ` + holdColumns + fromHold + `JOIN ledger_standing s ON s.hold = h.id WHERE s.account = $1`
 	upsertHold     = `INSERT INTO ledger_hold (id, call, source, provider, state, token, reserve_tokens, reserve_nano_usd, accounts,
 		admitted_at, deadline, ended_at, result, reason, status, usage, tokens, nano_usd, estimated, unknown_usage, overage, digest,
-		refunded, price)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
+		refunded, totals, price)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)
 		ON CONFLICT (id) DO UPDATE SET state = excluded.state, token = excluded.token, deadline = excluded.deadline,
 		ended_at = excluded.ended_at, result = excluded.result, reason = excluded.reason, status = excluded.status,
 		usage = excluded.usage, tokens = excluded.tokens, nano_usd = excluded.nano_usd, estimated = excluded.estimated,
-		unknown_usage = excluded.unknown_usage, overage = excluded.overage, digest = excluded.digest, refunded = excluded.refunded`
+		unknown_usage = excluded.unknown_usage, overage = excluded.overage, digest = excluded.digest, refunded = excluded.refunded,
+		totals = excluded.totals`
 
 	insertStanding = `INSERT INTO ledger_standing (account, hold) VALUES ($1, $2) ON CONFLICT (account, hold) DO NOTHING`
 	deleteStanding = `DELETE FROM ledger_standing WHERE account = $1 AND hold = $2`
@@ -59,7 +70,7 @@ const (
 
 // statements are all of them, prepared when a database is opened.
 var statements = []string{
-	selectAccount, upsertAccount, selectOpenings, upsertOpening, insertPrice,
+	selectAccount, upsertAccount, selectTotal, selectMark, selectRefunds, insertCharge, updateRefund, selectOpenings, upsertOpening, insertPrice,
 	selectCall, selectByKey, selectByOwner, selectByClientRequestID, upsertCall,
 	selectHold, selectDue, selectAttempts, selectStanding, upsertHold, insertStanding, deleteStanding,
 	selectLast, selectStreams, selectRecords, selectTail, selectOfCall, insertRecord,

@@ -170,7 +170,7 @@ func showAccount(ctx context.Context, out *tabwriter.Writer, store ledger.Store,
 		return err
 	}
 	amount := func(n int64) string { return ledger.FormatAmount(account.Unit, n) }
-	_, _ = fmt.Fprintf(out, "%s\tused in all %s\theld %s\n", account, amount(row.Used), amount(row.Held))
+	_, _ = fmt.Fprintf(out, "%s\tused in all %s\theld %s\n", account, amount(row.Used-row.Refunds), amount(row.Held))
 	balances, err := ledger.ReadBalances(ctx, store, []ledger.Claim{{Account: account, Limits: limits}})
 	if err != nil {
 		return err
