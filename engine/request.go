@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/google/uuid"
 
 	"regent/adapters"
@@ -46,6 +48,8 @@ type Candidate struct {
 	Price *ledger.Price
 	// CacheWrites says that the provider's dialect can charge for cache writes, so that a hold must cover them.
 	CacheWrites bool
+	// Scopes are the accounts of who serves the call, with their limits. Where one is reached, another candidate may serve.
+	Scopes []Scope
 }
 
 // Scope is whose accounts are charged.
@@ -103,7 +107,7 @@ func outputBound(r *Request, candidate *Candidate) *int64 {
 // Claims are the scope's accounts with their limits.
 func (s Scope) Claims() []ledger.Claim {
 	var claims []ledger.Claim
-	for _, unit := range []ledger.Unit{ledger.Tokens, ledger.USD} {
+	for _, unit := range ledger.Units {
 		if limits, open := s.Limits[unit]; open {
 			claims = append(claims, ledger.Claim{
 				Account: ledger.Account{Scope: s.Kind, ID: s.ID, Unit: unit}, Limits: limits,
@@ -113,11 +117,19 @@ func (s Scope) Claims() []ledger.Claim {
 	return claims
 }
 
-// claims are all accounts of some scopes.
-func claims(scopes []Scope) []ledger.Claim {
+// claims are all accounts of some scopes. A compaction may take all of a limit: it makes the calls after it smaller.
+func claims(scopes []Scope, kind string) []ledger.Claim {
 	var all []ledger.Claim
 	for _, scope := range scopes {
 		all = append(all, scope.Claims()...)
+	}
+	if kind == Compaction {
+		for i := range all {
+			all[i].Limits = slices.Clone(all[i].Limits)
+			for j := range all[i].Limits {
+				all[i].Limits[j].Spendable, all[i].Limits[j].Final = 0, 0
+			}
+		}
 	}
 	return all
 }
@@ -125,7 +137,7 @@ func claims(scopes []Scope) []ledger.Claim {
 // closedUnit finds an account that the call would need and that its owner has been given none of.
 func closedUnit(scopes []Scope, reserve ledger.Reserve) (ledger.Account, bool) {
 	for _, scope := range scopes {
-		for _, unit := range []ledger.Unit{ledger.Tokens, ledger.USD} {
+		for _, unit := range ledger.Units {
 			amount := reserve.Tokens
 			if unit == ledger.USD {
 				amount = reserve.NanoUSD

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -267,7 +268,7 @@ func (r *Router) RecordUsage(ctx context.Context, report UsageReport) (ledger.Ch
 		return ledger.Charge{}, &Error{Code: CodeValidation, Message: "a direct charge needs the request and the candidate"}
 	}
 	var accounts []ledger.Account
-	for _, claim := range claims(r.scopes(report.Request, report.Candidate)) {
+	for _, claim := range claims(r.scopes(report.Request, report.Candidate), "") {
 		accounts = append(accounts, claim.Account)
 	}
 	err := r.Ledger.Post(ctx, ledger.Posting{
@@ -284,10 +285,12 @@ func (r *Router) RecordUsage(ctx context.Context, report UsageReport) (ledger.Ch
 	return ledger.Charge{Tokens: tokens, NanoUSD: report.NanoUSD}, nil
 }
 
-// scopes are the request's own and, if the router has budgets, the pool of the task or of the owner's use of the model.
+// scopes are the request's own, the candidate's and, if the router has budgets, the pool of the task or of the owner's use of the
+// model.
 func (r *Router) scopes(request *Request, candidate *Candidate) []Scope {
+	scopes := slices.Concat(request.Scopes, candidate.Scopes)
 	if r.Budgets == nil {
-		return request.Scopes
+		return scopes
 	}
 	pool := Scope{Kind: ledger.ScopeModel, ID: modelKey(request.Identity, candidate)}
 	if request.TaskID != "" {
@@ -296,7 +299,7 @@ func (r *Router) scopes(request *Request, candidate *Candidate) []Scope {
 	pool.Limits = map[ledger.Unit][]ledger.Limit{
 		ledger.Tokens: r.Budgets.limit(r.Budgets.MaxTokens), ledger.USD: r.Budgets.limit(r.Budgets.MaxCostNanoUSD),
 	}
-	return append([]Scope{pool}, request.Scopes...)
+	return append([]Scope{pool}, scopes...)
 }
 
 func (b *Budgets) limit(max *int64) []ledger.Limit {

@@ -180,7 +180,7 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 	}
 	admission := ledger.Admission{
 		Hold: id, Call: w.request.Call, Replaces: w.replaces, Source: candidate.Source, Provider: candidate.Provider,
-		Price: candidate.Price, Reserve: reserve, Claims: claims(scopes), TTL: w.HoldTTL,
+		Price: candidate.Price, Reserve: reserve, Claims: claims(scopes, w.request.Facts.Kind), TTL: w.HoldTTL,
 		Unheld:   !w.walksOn && reserve == ledger.Reserve{},
 		Decision: w.event(candidate, nil),
 	}
@@ -242,21 +242,37 @@ func (w *walk) deniedByLedger(candidate *Candidate, err error) *step {
 	if !errors.As(err, &limit) {
 		return w.deniedBy(candidate, storeError(err), true)
 	}
-	// Every scope of this version is the caller's own or the task's: no other candidate may be tried.
 	refusal := &Error{Code: CodeBudget, cause: err, Details: Details{Class: ClassCallerLimit, Reason: ReasonLimitReached}}
+	ends := true // the caller's own limit, their group's, tenant's or task's: no other candidate may be tried
+	switch limit.Account.Scope {
+	case ledger.ScopeSource, ledger.ScopeConnection:
+		refusal.Details.Class, ends = ClassCapacity, false
+	case ledger.ScopeModel:
+		refusal.Details.Class, ends = ClassCapacity, !w.walksOn
+	}
 	described := decisions.NewLimit(limit)
 	refusal.Details.Limit = described
-	refusal.Message = fmt.Sprintf("the limit of %s %s for %s is reached: used %s, held by running calls %s",
-		described.Limit, described.Unit, described.Account, described.Used, described.Held)
 	if limit.Structural {
 		refusal.Details.Reason = ReasonNeverFits
-		refusal.Message = fmt.Sprintf("the call needs more %s than the whole limit of %s for %s", described.Unit, described.Limit, described.Account)
 	} else {
 		ms := (limit.RetryAfter + time.Millisecond - 1).Milliseconds()
 		refusal.Details.RetryAfterMs = &ms
-		refusal.Message += fmt.Sprintf("; there is room again within %v", (limit.RetryAfter + time.Second - 1).Truncate(time.Second))
 	}
-	return w.deniedBy(candidate, refusal, true)
+	refusal.Message = limitMessage(limit, described, refusal.Details.Class)
+	return w.deniedBy(candidate, refusal, ends)
+}
+
+// limitMessage says what a reached limit means to the caller. What all calls use of a source is not for a caller to know.
+func limitMessage(limit *ledger.LimitError, described *decisions.Limit, class Class) string {
+	switch {
+	case class == ClassCapacity:
+		return "a limit of the model's source is reached"
+	case limit.Structural:
+		return fmt.Sprintf("the call needs more %s than the whole limit of %s for %s", described.Unit, described.Limit, described.Account)
+	}
+	return fmt.Sprintf("the limit of %s %s for %s is reached: used %s, held by running calls %s; there is room again within %v",
+		described.Limit, described.Unit, described.Account, described.Used, described.Held,
+		(limit.RetryAfter + time.Second - 1).Truncate(time.Second))
 }
 
 func (w *walk) deniedBy(candidate *Candidate, refusal *Error, ends bool) *step {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -17,10 +18,18 @@ const (
 	USD Unit = "usd"
 )
 
+// Units are all units, in the order in which people are shown them.
+var Units = []Unit{Tokens, USD}
+
 // Scopes of accounts that the gateway and the router use. The ledger itself gives them no meaning.
 const (
-	ScopeUser = "user"
-	ScopeTask = "task"
+	ScopeUser   = "user"
+	ScopeGroup  = "group"
+	ScopeTenant = "tenant"
+	ScopeTask   = "task"
+	// ScopeSource and ScopeConnection are who serves: what all calls use of them.
+	ScopeSource     = "source"
+	ScopeConnection = "connection"
 	// ScopeModel is an owner's use of one provider's model, outside of any task.
 	ScopeModel = "model"
 )
@@ -66,13 +75,13 @@ func ParseAccounts(text string) ([]Account, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %q", ErrAccount, text)
 	}
-	units := []Unit{Tokens, USD}
+	units := Units
 	if len(parts) == 3 {
 		units = []Unit{Unit(parts[2])}
 	}
 	accounts := make([]Account, 0, len(units))
 	for _, unit := range units {
-		if unit != Tokens && unit != USD {
+		if !slices.Contains(Units, unit) {
 			return nil, fmt.Errorf("%w: unknown unit in %q", ErrAccount, text)
 		}
 		accounts = append(accounts, Account{Scope: parts[0], ID: id, Unit: unit})

@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -82,6 +83,47 @@ func formatLength(d time.Duration) string {
 		text = strings.TrimSuffix(text, "0m")
 	}
 	return text
+}
+
+// ParseWindow reads a window as String writes it: "fixed/24h", "rolling/5h", "month/Europe/Berlin". A length may be in days, "7d"; a
+// length alone is a fixed window's; "month" alone is UTC's. It returns [ErrWindow].
+func ParseWindow(text string) (Window, error) {
+	kind, rest, _ := strings.Cut(text, "/")
+	var window Window
+	var length time.Duration
+	var err error
+	switch kind {
+	case "month":
+		window = Month{Zone: rest}
+	case "rolling":
+		length, err = parseLength(rest)
+		window = Rolling{length}
+	case "fixed":
+		length, err = parseLength(rest)
+		window = Fixed{length}
+	default:
+		length, err = parseLength(text)
+		window = Fixed{length}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return window, window.Validate()
+}
+
+func parseLength(text string) (time.Duration, error) {
+	if days, inDays := strings.CutSuffix(text, "d"); inDays {
+		n, err := strconv.ParseUint(days, 10, 8)
+		if err != nil {
+			return 0, fmt.Errorf("%w: %q is no number of days", ErrWindow, text)
+		}
+		return time.Duration(n) * 24 * time.Hour, nil
+	}
+	length, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %q must be a length such as 5h or 7d, rolling/LENGTH, fixed/LENGTH or month/ZONE", ErrWindow, text)
+	}
+	return length, nil
 }
 
 // Validate returns [ErrWindow] unless the length is in its range.

@@ -168,3 +168,22 @@ func TestWindowsThatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+func FuzzParseWindow(f *testing.F) {
+	for _, text := range []string{"24h", "fixed/24h", "rolling/5h", "rolling/7d", "month", "month/Europe/Berlin", "31d", "rolling/1h0m1s", "month/", "5"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		window, err := ParseWindow(text)
+		if err != nil {
+			if !errors.Is(err, ErrWindow) {
+				t.Fatalf("%q: %v", text, err)
+			}
+			return
+		}
+		again, err := ParseWindow(window.String())
+		if err != nil || again.String() != window.String() || window.Validate() != nil {
+			t.Fatalf("%q is %s, which is read as %v, %v", text, window, again, err)
+		}
+	})
+}

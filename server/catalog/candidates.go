@@ -24,7 +24,7 @@ func (m *Model) Candidates(cooling *Cooling, routed bool) []engine.Candidate {
 				ContextTokens: m.ContextTokens, OutputTokensMax: m.OutputTokensMax, Priced: source.Price != nil,
 				OpenRouterRouting: routed && source.Connection.Provider == openRouter,
 			},
-			Price: source.Price,
+			Price: source.Price, Scopes: source.scopes(),
 		})
 	}
 	return candidates

@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -46,10 +45,14 @@ type Catalogue struct {
 	Models           map[string]*Model
 	// ModelIDs are the public ids in the order of the file.
 	ModelIDs    []string
+	Sources     map[string]*Source
 	Connections map[string]*Connection
 	// TaskLimits are what one task may use, by unit; nil if tasks have none of their own.
-	TaskLimits map[ledger.Unit][]ledger.Limit
-	Bundles    []BundleFolder
+	TaskLimits Limits
+	// GroupLimits and TenantLimits are what all users of a group or tenant may use together; nil if they are not counted.
+	GroupLimits  map[string]Limits
+	TenantLimits map[string]Limits
+	Bundles      []BundleFolder
 	// RequiredRules are the rules without which nothing is decided.
 	RequiredRules []string
 	// Settings go into policy: the file's own, and who may use what.
@@ -61,12 +64,14 @@ type Catalogue struct {
 
 // User is somebody who may call inference.
 type User struct {
-	ID     string
+	ID string
+	// Tenant is nil for a user of none.
+	Tenant *string
 	Groups []string
 	// Residency is where the user's calls must be served; nil if anywhere.
 	Residency *string
 	// Limits are what the user may use, by unit. A unit without an entry is closed.
-	Limits map[ledger.Unit][]ledger.Limit
+	Limits Limits
 }
 
 // Token is one credential of a user.
@@ -97,6 +102,8 @@ type Source struct {
 	// Price is nil if it is not known.
 	Price   *ledger.Price
 	Enabled bool
+	// Limits are what all calls together may use of the source; nil if they are not counted.
+	Limits Limits
 }
 
 // Connection is one account at one provider.
@@ -109,6 +116,8 @@ type Connection struct {
 	AllowPrivate bool
 	Enabled      bool
 	State        string
+	// Limits are what all calls together may use of the connection; nil if they are not counted.
+	Limits Limits
 }
 
 // BundleFolder is a policy bundle on disk.
@@ -158,10 +167,11 @@ func Parse(name string, text []byte, env func(string) (string, bool)) (*Catalogu
 		catalogue: &Catalogue{
 			InferenceEnabled: f.Inference.Enabled,
 			Users:            map[string]*User{}, Models: map[string]*Model{}, Connections: map[string]*Connection{},
+			Sources: map[string]*Source{}, GroupLimits: map[string]Limits{}, TenantLimits: map[string]Limits{},
 			RequiredRules: f.Policy.RequiredRules,
 			tokens:        map[[sha256.Size]byte]*Token{},
 		},
-		groups: map[string]bool{}, sources: map[string]bool{},
+		groups: map[string]bool{},
 	}
 	for _, read := range []func() error{p.connections, p.groupsAndLimits, p.users, p.models, p.policyAndDecisions} {
 		if err := read(); err != nil {
@@ -179,7 +189,6 @@ type parser struct {
 	env       func(string) (string, bool)
 	catalogue *Catalogue
 	groups    map[string]bool
-	sources   map[string]bool
 }
 
 // fail is an error at a place of the file.
@@ -214,9 +223,13 @@ func (p *parser) connections() error {
 		if err := checkBaseURL(entry.BaseURL); err != nil {
 			return p.fail(append(way, "base_url"), "connection %q: %v", entry.ID, err)
 		}
+		limits, err := p.limits(entry.Limits, append(way, "limits")...)
+		if err != nil {
+			return err
+		}
 		connection := &Connection{
 			ID: entry.ID, Provider: entry.Provider, Adapter: entry.Adapter, BaseURL: entry.BaseURL,
-			AllowPrivate: entry.AllowPrivate, Enabled: orTrue(entry.Enabled), State: Authorised,
+			AllowPrivate: entry.AllowPrivate, Enabled: orTrue(entry.Enabled), State: Authorised, Limits: limits,
 		}
 		switch variable, fromEnv := strings.CutPrefix(entry.Credential, "env:"); {
 		case fromEnv:
@@ -264,14 +277,7 @@ func (p *parser) groupsAndLimits() error {
 	}
 	slices.Sort(p.catalogue.Settings.Providers)
 	p.catalogue.Settings.Providers = slices.Compact(p.catalogue.Settings.Providers)
-	if p.file.Limits.Task != nil {
-		limits, err := p.limits(p.file.Limits.Task, "limits", "task")
-		if err != nil {
-			return err
-		}
-		p.catalogue.TaskLimits = limits
-	}
-	return nil
+	return p.sharedLimits()
 }
 
 func (p *parser) checkFeatures(features []string, way ...any) error {
@@ -283,49 +289,13 @@ func (p *parser) checkFeatures(features []string, way ...any) error {
 	return nil
 }
 
-// limits reads what may be used, by unit. A unit that is left out gets no entry: it is closed.
-func (p *parser) limits(entry *limitEntry, way ...any) (map[ledger.Unit][]ledger.Limit, error) {
-	limits := map[ledger.Unit][]ledger.Limit{}
-	if entry == nil {
-		return limits, nil
-	}
-	for _, unit := range []struct {
-		unit  ledger.Unit
-		limit *unitLimit
-		parse func(string) (int64, error)
-	}{{ledger.Tokens, entry.Tokens, parseTokens}, {ledger.USD, entry.USD, ledger.ParseUSD}} {
-		if unit.limit == nil {
-			continue
-		}
-		max, err := unit.parse(unit.limit.Max)
-		if err != nil {
-			return nil, p.fail(append(way, string(unit.unit), "max"), "a limit in %s: %v", unit.unit, err)
-		}
-		length, err := unit.limit.window()
-		window := ledger.Fixed{Length: length}
-		if err == nil {
-			err = window.Validate()
-		}
-		if err != nil {
-			return nil, p.fail(append(way, string(unit.unit), "window"), "a limit in %s: window: %v", unit.unit, err)
-		}
-		limits[unit.unit] = []ledger.Limit{{Window: window, Max: max}}
-	}
-	return limits, nil
-}
-
-func parseTokens(text string) (int64, error) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 || n > ledger.TokensMax {
-		return 0, fmt.Errorf("%q must be a whole number of at most 2^53 - 1", text)
-	}
-	return n, nil
-}
-
 func (p *parser) users() error {
 	byDefault, err := p.limits(p.file.Limits.User, "limits", "user")
 	if err != nil {
 		return err
+	}
+	if byDefault == nil {
+		byDefault = Limits{} // nobody has said what a user may use
 	}
 	for i, entry := range p.file.Users {
 		way := []any{"users", i}
@@ -340,7 +310,13 @@ func (p *parser) users() error {
 		if err := p.checkFeatures(entry.Features, append(way, "features")...); err != nil {
 			return err
 		}
-		user := &User{ID: entry.ID, Groups: append([]string{}, entry.Groups...), Residency: orNil(entry.Residency), Limits: byDefault}
+		if entry.Tenant != "" && !plainID.MatchString(entry.Tenant) {
+			return p.fail(append(way, "tenant"), "user %q: a tenant must match %s", entry.ID, plainID)
+		}
+		user := &User{
+			ID: entry.ID, Tenant: orNil(entry.Tenant), Groups: append([]string{}, entry.Groups...), Residency: orNil(entry.Residency),
+			Limits: byDefault,
+		}
 		if entry.Limits != nil {
 			own, err := p.limits(entry.Limits, append(way, "limits")...)
 			if err != nil {
@@ -357,28 +333,6 @@ func (p *parser) users() error {
 		}
 	}
 	return nil
-}
-
-// narrower is what both the default and a user's own limits allow. A unit that either leaves out stays closed; a window of
-// the user's own limits besides the default's.
-func narrower(byDefault, own map[ledger.Unit][]ledger.Limit) map[ledger.Unit][]ledger.Limit {
-	both := map[ledger.Unit][]ledger.Limit{}
-	for unit, limits := range own {
-		standard, open := byDefault[unit]
-		if !open {
-			continue
-		}
-		both[unit] = slices.Clone(standard)
-		for _, limit := range limits {
-			i := slices.IndexFunc(both[unit], func(l ledger.Limit) bool { return l.Window == limit.Window })
-			if i < 0 {
-				both[unit] = append(both[unit], limit)
-			} else {
-				both[unit][i].Max = min(both[unit][i].Max, limit.Max)
-			}
-		}
-	}
-	return both
 }
 
 // token enters a user's token under its hash. A disabled user's tokens are checked and not entered.
@@ -482,10 +436,9 @@ func (p *parser) access(entry modelEntry, way []any) error {
 }
 
 func (p *parser) source(model *Model, entry sourceEntry, way []any) error {
-	if err := checkNew(p, "source", entry.ID, p.sources, way...); err != nil {
+	if err := checkNew(p, "source", entry.ID, p.catalogue.Sources, way...); err != nil {
 		return err
 	}
-	p.sources[entry.ID] = true
 	connection := p.catalogue.Connections[entry.Connection]
 	if connection == nil {
 		return p.fail(append(way, "connection"), "source %q: unknown connection %q", entry.ID, entry.Connection)
@@ -493,7 +446,14 @@ func (p *parser) source(model *Model, entry sourceEntry, way []any) error {
 	if entry.Model == "" {
 		return p.fail(append(way, "model"), "source %q needs the provider's name of the model", entry.ID)
 	}
-	source := &Source{ID: entry.ID, Connection: connection, Model: entry.Model, Residency: orNil(entry.Residency), Enabled: orTrue(entry.Enabled)}
+	limits, err := p.limits(entry.Limits, append(way, "limits")...)
+	if err != nil {
+		return err
+	}
+	source := &Source{
+		ID: entry.ID, Connection: connection, Model: entry.Model, Residency: orNil(entry.Residency), Enabled: orTrue(entry.Enabled),
+		Limits: limits,
+	}
 	if entry.Price != nil {
 		price, err := ledger.PriceList{
 			Input: entry.Price.Input, CachedInput: entry.Price.CachedInput, CacheWrite5m: entry.Price.CacheWrite5m,
@@ -505,6 +465,7 @@ func (p *parser) source(model *Model, entry sourceEntry, way []any) error {
 		source.Price = &price
 	}
 	model.Sources = append(model.Sources, source)
+	p.catalogue.Sources[source.ID] = source
 	return nil
 }
 
@@ -535,19 +496,6 @@ func (p *parser) policyAndDecisions() error {
 		}
 		names[sink.Name] = true
 		p.catalogue.Sinks = append(p.catalogue.Sinks, Sink{Name: sink.Name, File: sink.File})
-	}
-	return nil
-}
-
-// Limits are the limits that stand on an account; nil if it has none.
-func (c *Catalogue) Limits(account ledger.Account) []ledger.Limit {
-	switch account.Scope {
-	case ledger.ScopeUser:
-		if user := c.Users[account.ID]; user != nil {
-			return user.Limits[account.Unit]
-		}
-	case ledger.ScopeTask:
-		return c.TaskLimits[account.Unit]
 	}
 	return nil
 }

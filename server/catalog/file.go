@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -41,8 +40,9 @@ type connectionEntry struct {
 	BaseURL    string `yaml:"base_url"`
 	Credential string `yaml:"credential"`
 	// AllowPrivate accepts an upstream on a private or loopback address.
-	AllowPrivate bool  `yaml:"allow_private"`
-	Enabled      *bool `yaml:"enabled"`
+	AllowPrivate bool        `yaml:"allow_private"`
+	Enabled      *bool       `yaml:"enabled"`
+	Limits       *limitEntry `yaml:"limits"`
 }
 
 type modelEntry struct {
@@ -70,6 +70,7 @@ type sourceEntry struct {
 	Residency  string      `yaml:"residency"`
 	Price      *priceEntry `yaml:"price"`
 	Enabled    *bool       `yaml:"enabled"`
+	Limits     *limitEntry `yaml:"limits"`
 }
 
 // priceEntry is in US dollars per million tokens.
@@ -83,12 +84,14 @@ type priceEntry struct {
 }
 
 type groupEntry struct {
-	ID       string   `yaml:"id"`
-	Features []string `yaml:"features"`
+	ID       string      `yaml:"id"`
+	Features []string    `yaml:"features"`
+	Limits   *limitEntry `yaml:"limits"`
 }
 
 type userEntry struct {
 	ID        string       `yaml:"id"`
+	Tenant    string       `yaml:"tenant"`
 	Groups    []string     `yaml:"groups"`
 	Features  []string     `yaml:"features"`
 	Residency string       `yaml:"residency"`
@@ -101,22 +104,6 @@ type userEntry struct {
 type tokenEntry struct {
 	Name  string `yaml:"name"`
 	Token string `yaml:"token"`
-}
-
-type limitsEntry struct {
-	User *limitEntry `yaml:"user"`
-	Task *limitEntry `yaml:"task"`
-}
-
-// limitEntry is what one user or task may use, a unit each. A unit that is left out may not be used at all.
-type limitEntry struct {
-	Tokens *unitLimit `yaml:"tokens"`
-	USD    *unitLimit `yaml:"usd"`
-}
-
-type unitLimit struct {
-	Max    string `yaml:"max"`
-	Window string `yaml:"window"`
 }
 
 type policyEntry struct {
@@ -266,12 +253,4 @@ func (f *file) settings() policy.Settings {
 		}
 	}
 	return settings
-}
-
-// window reads the length of a limit's window, 24 h if it is not written.
-func (l *unitLimit) window() (time.Duration, error) {
-	if l.Window == "" {
-		return 24 * time.Hour, nil
-	}
-	return time.ParseDuration(l.Window)
 }

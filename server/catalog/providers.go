@@ -25,20 +25,22 @@ type Providers struct {
 }
 
 type builtProvider struct {
-	connection Connection
-	provider   adapters.Provider
+	access
+	provider adapters.Provider
+}
+
+// access is what a provider is built of.
+type access struct {
+	adapter, baseURL, credential string
+	allowPrivate                 bool
 }
 
 var _ engine.Resolver = (*Providers)(nil)
 
 // Resolve finds the provider of a candidate's source.
 func (p *Providers) Resolve(candidate engine.Candidate) (adapters.Provider, error) {
-	for _, model := range p.Current().Models {
-		for _, source := range model.Sources {
-			if source.ID == candidate.Source {
-				return p.of(source.Connection)
-			}
-		}
+	if source := p.Current().Sources[candidate.Source]; source != nil {
+		return p.of(source.Connection)
 	}
 	return nil, fmt.Errorf("source %q: %w", candidate.Source, engine.ErrUnresolved)
 }
@@ -46,7 +48,8 @@ func (p *Providers) Resolve(candidate engine.Candidate) (adapters.Provider, erro
 func (p *Providers) of(connection *Connection) (adapters.Provider, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if built, ok := p.built[connection.ID]; ok && built.connection == *connection {
+	wanted := access{connection.Adapter, connection.BaseURL, connection.Credential, connection.AllowPrivate}
+	if built, ok := p.built[connection.ID]; ok && built.access == wanted {
 		return built.provider, nil
 	}
 	provider, err := p.build(connection)
@@ -56,7 +59,7 @@ func (p *Providers) of(connection *Connection) (adapters.Provider, error) {
 	if p.built == nil {
 		p.built = map[string]builtProvider{}
 	}
-	p.built[connection.ID] = builtProvider{*connection, provider}
+	p.built[connection.ID] = builtProvider{wanted, provider}
 	return provider, nil
 }
 

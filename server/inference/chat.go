@@ -7,7 +7,6 @@ import (
 	"regent/engine"
 	"regent/engine/policy"
 	"regent/ledger"
-	"regent/server/catalog"
 )
 
 // Headers of clients.
@@ -79,7 +78,7 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 			Model: e.model, Protocol: call.Protocol, Kind: engine.Generation, Stream: e.stream, Residency: user.Residency,
 			Modalities: e.names(), OutputTokensMax: e.outputTokensMax,
 		},
-		Scopes: scopes(x.catalogue, user, x.identity(), task),
+		Scopes: x.catalogue.Scopes(user, x.identity(), task),
 	}
 	var tokens int64
 	if model := x.catalogue.Models[e.model]; model != nil {
@@ -100,13 +99,4 @@ func multiplyBound(request *engine.Request, choices int64) {
 			request.Candidates[c].OutputTokensMax = &total
 		}
 	}
-}
-
-// scopes are whose accounts a call stands on: the user's, and the task's if there is one and tasks have limits.
-func scopes(catalogue *catalog.Catalogue, user *catalog.User, identity policy.Identity, task string) []engine.Scope {
-	scopes := []engine.Scope{{Kind: ledger.ScopeUser, ID: user.ID, Limits: user.Limits}}
-	if task != "" && catalogue.TaskLimits != nil {
-		scopes = append(scopes, engine.Scope{Kind: ledger.ScopeTask, ID: engine.TaskKey(identity, task), Limits: catalogue.TaskLimits})
-	}
-	return scopes
 }

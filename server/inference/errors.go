@@ -102,7 +102,7 @@ func describeRefusal(e *engine.Error, modelOff bool) answer {
 	if e.Details.RetryAfterMs != nil {
 		a.retryAfter = time.Duration(*e.Details.RetryAfterMs) * time.Millisecond
 	}
-	if e.Details.Limit != nil {
+	if e.Details.Limit != nil && e.Details.Class == engine.ClassCallerLimit { // what others use of a source is not the caller's business
 		a.details["limit"] = e.Details.Limit
 	}
 	switch e.Details.Class {

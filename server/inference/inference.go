@@ -241,5 +241,5 @@ func pathParameter(r *http.Request, name string) string {
 // identity is who asks, as policy sees it.
 func (x *exchange) identity() policy.Identity {
 	user := x.token.User
-	return policy.Identity{User: &user.ID, Groups: user.Groups}
+	return policy.Identity{User: &user.ID, Groups: user.Groups, Tenant: user.Tenant}
 }

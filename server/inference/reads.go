@@ -223,7 +223,7 @@ func (i *Inference) usage(x *exchange) {
 		return
 	}
 	var claims []ledger.Claim
-	for _, scope := range scopes(x.catalogue, x.token.User, x.identity(), task) {
+	for _, scope := range x.catalogue.Scopes(x.token.User, x.identity(), task) {
 		claims = append(claims, scope.Claims()...)
 	}
 	balances, err := i.Ledger.Read(x.r.Context(), claims)
