@@ -117,7 +117,12 @@ func (b *bench) run(wanted func(stage string) bool) error {
 		}
 	}
 	if wanted(countStage) {
-		return b.counts()
+		if err := b.counts(); err != nil {
+			return err
+		}
+	}
+	if wanted(windowStage) {
+		return b.windows()
 	}
 	return nil
 }
