@@ -109,7 +109,7 @@ func text(s string) *string { return &s }
 
 func number(n int64) *int64 { return &n }
 
-var perToken = ledger.Price{UncachedInput: 1_000_000, CachedInput: 1_000_000, CacheWrite5m: 1_000_000, CacheWrite1h: 1_000_000, Output: 1_000_000, Reasoning: 1_000_000}
+var perToken = ledger.Price{Rates: ledger.Rates{UncachedInput: 1_000_000, CachedInput: 1_000_000, CacheWrite5m: 1_000_000, CacheWrite1h: 1_000_000, Output: 1_000_000, Reasoning: 1_000_000}}
 
 // candidate is a source that can serve everything, at a micro-dollar a token.
 func candidate(source string) Candidate {

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -110,7 +111,7 @@ func TestAFailoverThatIsChargedTellsSo(t *testing.T) {
 	if want := (ledger.Charge{Tokens: 10, NanoUSD: 10_000, Estimated: true}); first.Charge != want || first.BudgetReleased || first.Source != "one" || first.Outcome != ledger.Errored {
 		t.Errorf("the first: %+v", first)
 	}
-	if want := (ledger.Charge{Tokens: 5, NanoUSD: 5000}); last.Charge != want || last.Source != "two" || last.Outcome != ledger.Success || *last.Usage != *served.Usage {
+	if want := (ledger.Charge{Tokens: 5, NanoUSD: 5000}); last.Charge != want || last.Source != "two" || last.Outcome != ledger.Success || !reflect.DeepEqual(last.Usage, served.Usage) {
 		t.Errorf("the last: %+v", last)
 	}
 	for _, s := range b.settlements {
@@ -145,6 +146,10 @@ func TestSettledByTheRules(t *testing.T) {
 			ledger.Charge{}, true, ledger.Cancelled},
 		"more than was held": {Outcome{Output: true, Usage: &ledger.Usage{Output: 100}}, policy.Settlement{Interrupted: "estimate", AcceptedWithoutOutput: "release"},
 			ledger.Charge{Tokens: 100, NanoUSD: 100_000, Overage: true}, false, ledger.Completed},
+		"a service tier that the price does not list": {Outcome{Output: true, Usage: &ledger.Usage{Output: 5, Tier: "scale"}}, policy.Settlement{Interrupted: "estimate", AcceptedWithoutOutput: "release"},
+			ledger.Charge{Tokens: 60, NanoUSD: 60_000, UnknownUsage: true}, false, ledger.Completed},
+		"a unit that the price does not list": {Outcome{Output: true, Usage: &ledger.Usage{Output: 5, Units: map[string]int64{"web_search": 1}}}, policy.Settlement{Interrupted: "estimate", AcceptedWithoutOutput: "release"},
+			ledger.Charge{Tokens: 60, NanoUSD: 60_000, UnknownUsage: true}, false, ledger.Completed},
 		"usage that cannot be": {Outcome{Output: true, Usage: &ledger.Usage{Output: -1}}, policy.Settlement{Interrupted: "estimate", AcceptedWithoutOutput: "release"},
 			ledger.Charge{Tokens: 60, NanoUSD: 60_000, UnknownUsage: true}, false, ledger.Completed},
 	} {

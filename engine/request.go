@@ -83,7 +83,7 @@ func (r *Request) reserve(candidate *Candidate) (ledger.Reserve, error) {
 		reserve.Tokens = &sum
 	}
 	if reserve.NanoUSD == nil && candidate.Price != nil {
-		cost, err := candidate.Price.Ceiling(*r.Facts.InputTokens, *output, candidate.CacheWrites)
+		cost, err := candidate.Price.Ceiling(ledger.Bounds{Input: *r.Facts.InputTokens, Output: *output, CacheWrites: candidate.CacheWrites})
 		if err != nil {
 			return reserve, err
 		}

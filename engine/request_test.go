@@ -27,10 +27,10 @@ func TestReserve(t *testing.T) {
 		"no price":           {func(r *Request, c *Candidate) { r.Facts.InputTokens, c.Price = number(10), nil }, number(60), nil},
 		"a price of nothing": {func(r *Request, c *Candidate) { r.Facts.InputTokens, c.Price = number(10), &ledger.Price{} }, number(60), number(0)},
 		"dear cache writes, which the dialect has": {func(r *Request, c *Candidate) {
-			r.Facts.InputTokens, c.Price, c.CacheWrites = number(10), &ledger.Price{CacheWrite1h: 2_000_000}, true
+			r.Facts.InputTokens, c.Price, c.CacheWrites = number(10), &ledger.Price{Rates: ledger.Rates{CacheWrite1h: 2_000_000}}, true
 		}, number(60), number(20_000)},
 		"dear cache writes, which it has not": {func(r *Request, c *Candidate) {
-			r.Facts.InputTokens, c.Price = number(10), &ledger.Price{CacheWrite1h: 2_000_000}
+			r.Facts.InputTokens, c.Price = number(10), &ledger.Price{Rates: ledger.Rates{CacheWrite1h: 2_000_000}}
 		}, number(60), number(0)},
 	} {
 		request := hosted("one")

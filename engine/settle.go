@@ -53,7 +53,8 @@ type Settlement struct {
 
 // settle is the whole rule of what an attempt is charged. nil releases the hold.
 //
-//	usage reported                         -> what was used, however the attempt ended
+//	usage reported                         -> what was used, however the attempt ended; what was held, if the price does not
+//	                                          list a unit of it, or the service tier that it was served by
 //	complete, or output was relayed        -> by policy: an estimate, or what was held
 //	accepted by the provider, no output    -> by policy: nothing, or the estimated input
 //	otherwise                              -> nothing
@@ -116,7 +117,7 @@ func (r *Router) conclude(call uuid.UUID, ending ledger.Ending, consumption *led
 			case err == nil:
 				settled(charge)
 				return
-			case errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrOverflow) || errors.Is(err, ledger.ErrPrice):
+			case errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrOverflow) || errors.Is(err, ledger.ErrPrice) || errors.Is(err, ledger.ErrUnpriced):
 				r.Log.Error("a usage could not be charged; what was held is charged", "call", call, "err", err)
 				consumption = &ledger.Consumption{}
 			case errors.Is(err, ledger.ErrExpired) && consumption == nil:

@@ -212,7 +212,7 @@ func TestInvalidRequestsAreNoCalls(t *testing.T) {
 		"a negative cap":        func(r *Request) { r.MaxTokens = number(-1) },
 		"another kind":          func(r *Request) { r.Facts.Kind = "thinking" },
 		"too large an estimate": func(r *Request) { r.Facts.InputTokens = number(ledger.TokensMax) },
-		"a negative price":      func(r *Request) { r.Candidates[0].Price = &ledger.Price{Output: -1} },
+		"a negative price":      func(r *Request) { r.Candidates[0].Price = &ledger.Price{Rates: ledger.Rates{Output: -1}} },
 	} {
 		request := called(1000, "one")
 		change(&request)

@@ -16,6 +16,8 @@ const (
 	Tokens Unit = "tokens"
 	// USD is counted in nano-USD.
 	USD Unit = "usd"
+	// Credits is counted in nano-credits.
+	Credits Unit = "credits"
 )
 
 // Units are all units, in the order in which people are shown them.
@@ -65,7 +67,7 @@ func (a *Account) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// ParseAccounts reads SCOPE/ID/UNIT as one account, and SCOPE/ID as the accounts of all units. It returns [ErrAccount].
+// ParseAccounts reads SCOPE/ID/UNIT as one account, and SCOPE/ID as the accounts in tokens and US dollars. It returns [ErrAccount].
 func ParseAccounts(text string) ([]Account, error) {
 	parts := strings.Split(text, "/")
 	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" || parts[1] == "" {
@@ -81,7 +83,7 @@ func ParseAccounts(text string) ([]Account, error) {
 	}
 	accounts := make([]Account, 0, len(units))
 	for _, unit := range units {
-		if !slices.Contains(Units, unit) {
+		if unit != Credits && !slices.Contains(Units, unit) {
 			return nil, fmt.Errorf("%w: unknown unit in %q", ErrAccount, text)
 		}
 		accounts = append(accounts, Account{Scope: parts[0], ID: id, Unit: unit})
@@ -89,10 +91,14 @@ func ParseAccounts(text string) ([]Account, error) {
 	return accounts, nil
 }
 
-// FormatAmount writes an amount of a unit for people and APIs, exact: tokens as they are, nano-USD as US dollars.
+// FormatAmount writes an amount of a unit for people and APIs, exact: tokens as they are, nano-USD as US dollars, nano-credits as
+// credits.
 func FormatAmount(unit Unit, amount int64) string {
-	if unit == USD {
+	switch unit {
+	case USD:
 		return FormatUSD(amount)
+	case Credits:
+		return FormatCredits(amount)
 	}
 	return fmt.Sprint(amount)
 }

@@ -4,7 +4,9 @@
 // call is over, [Ledger.Settle] charges what was used, or [Ledger.Release] gives the hold back. Whatever happens to the
 // caller, its process or the store, a hold ends exactly once: one that nobody ends expires and is charged.
 //
-// Amounts are integers: tokens, and nano-USD at prices in pico-USD per token. Limits travel with each admission; account
+// Amounts are integers: tokens, nano-USD, nano-credits. A [Price] says what a call costs, in pico-USD per token of each class and
+// nano-USD per unit; a [CreditRate] what it takes of a subscription. Both are pure arithmetic, exact, and rounded up once; what
+// was frozen with a charge is in its record, so that it can be computed again by hand. Limits travel with each admission; account
 // rows hold totals only. The rules are decided here, once for every [Store], by one writer per process that takes what waits
 // in batches: a batch is one transaction.
 //
@@ -215,8 +217,10 @@ func (a *Admission) validate() error {
 	if a.Unheld && (a.Call != nil || a.Replaces != nil || a.Reserve != (Reserve{})) {
 		return fmt.Errorf("%w: an admission without a hold reserves nothing and is for no recorded call", ErrInvalid)
 	}
-	if a.Price != nil && a.Price.validate() != nil {
-		return fmt.Errorf("%w: a negative price", ErrInvalid)
+	if a.Price != nil {
+		if err := a.Price.validate(); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
 	}
 	if a.TTL < 0 || a.Hold == uuid.Nil {
 		return fmt.Errorf("%w: an admission needs an id and a TTL above 0", ErrInvalid)

@@ -651,7 +651,7 @@ func TestAHoldCanAlwaysBeCharged(t *testing.T) {
 	money := ledger.Account{Scope: ledger.ScopeUser, ID: "alice", Unit: ledger.USD}
 	admit := func(nano int64) (ledger.Hold, error) {
 		return l.Admit(ctx, ledger.Admission{
-			Hold: uuid.Must(uuid.NewV7()), Reserve: ledger.Reserve{NanoUSD: &nano}, Price: &ledger.Price{Output: 1000 * 1e6},
+			Hold: uuid.Must(uuid.NewV7()), Reserve: ledger.Reserve{NanoUSD: &nano}, Price: &ledger.Price{Rates: ledger.Rates{Output: 1000 * 1e6}},
 			Claims: []ledger.Claim{{Account: money}},
 		})
 	}
@@ -695,7 +695,7 @@ func TestAHoldCanAlwaysBeCharged(t *testing.T) {
 func TestANegativePriceIsRefused(t *testing.T) {
 	l, _, _ := open(t, ledger.Config{})
 	a := admission(1)
-	a.Price = &ledger.Price{Reasoning: -1}
+	a.Price = &ledger.Price{Rates: ledger.Rates{Reasoning: -1}}
 	if _, err := l.Admit(ctx, a); !errors.Is(err, ledger.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}

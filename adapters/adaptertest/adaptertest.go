@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -49,7 +50,7 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 	run("a stream is relayed and its usage read", func(t *testing.T) {
 		server, provider := start(t, `{"text": ["Hel", "lo"]}`)
 		text, usage, output, err := read(provider, request(true))
-		if err != nil || output != 5 || usage == nil || *usage != (ledger.Usage{UncachedInput: 4, Output: 2}) {
+		if err != nil || output != 5 || usage == nil || !reflect.DeepEqual(*usage, ledger.Usage{UncachedInput: 4, Output: 2}) {
 			t.Errorf("output %d, usage %+v, %v", output, usage, err)
 		}
 		if !strings.Contains(text, `"Hel"`) || strings.Contains(text, model) || !strings.Contains(text, "public/name") {
@@ -73,7 +74,7 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 	run("a whole answer is one event", func(t *testing.T) {
 		server, provider := start(t, `{"text": ["Hello"]}`)
 		text, usage, output, err := read(provider, request(false))
-		if err != nil || output != 5 || usage == nil || *usage != (ledger.Usage{UncachedInput: 4, Output: 1}) || !strings.Contains(text, "public/name") {
+		if err != nil || output != 5 || usage == nil || !reflect.DeepEqual(*usage, ledger.Usage{UncachedInput: 4, Output: 1}) || !strings.Contains(text, "public/name") {
 			t.Errorf("%q, output %d, usage %+v, %v", text, output, usage, err)
 		}
 		wantOne(t, server)

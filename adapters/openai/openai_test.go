@@ -274,7 +274,7 @@ func TestKinds(t *testing.T) {
 	if err != nil || fmt.Sprint(kinds) != fmt.Sprint(want) {
 		t.Errorf("got %v, %v, want %v", kinds, err, want)
 	}
-	if usage == nil || *usage != (ledger.Usage{UncachedInput: 3, Output: 1}) {
+	if usage == nil || !reflect.DeepEqual(*usage, ledger.Usage{UncachedInput: 3, Output: 1}) {
 		t.Errorf("usage: %+v", usage)
 	}
 }
@@ -415,7 +415,7 @@ func TestUsage(t *testing.T) {
 				t.Errorf("%s: %v", test.Name, err)
 			}
 		}
-		if usage == nil || *usage != test.Want {
+		if usage == nil || !reflect.DeepEqual(*usage, test.Want) {
 			t.Errorf("%s: got %+v, want %+v", test.Name, usage, test.Want)
 		}
 	}

@@ -90,7 +90,7 @@ func books(t *testing.T) ledger.Store {
 		reserved, nano := int64(100), int64(200)
 		hold, err := l.Admit(ctx, ledger.Admission{
 			Hold: uuid.Must(uuid.NewV7()), Call: call, Replaces: replaces, Source: "s", Decision: []byte(`{}`),
-			Price:   &ledger.Price{Output: 2000},
+			Price:   &ledger.Price{Rates: ledger.Rates{Output: 2000}},
 			Reserve: ledger.Reserve{Tokens: &reserved, NanoUSD: &nano}, Claims: []ledger.Claim{{Account: tokens}, {Account: usd}},
 		})
 		check(err)

@@ -5,6 +5,7 @@ package ledgertest
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ func Run(t *testing.T, newBackend func(t *testing.T, now func() time.Time) Backe
 		run  func(t *testing.T, b *bench)
 	}{
 		{"a hold is charged what was used and the rest is given back", settles},
+		{"a price's tiers, long context and units are charged and kept", charges},
 		{"a release gives everything back", releases},
 		{"an admission never passes a limit", keepsLimits},
 		{"parallel admissions never pass a limit together", keepsLimitsInParallel},
@@ -88,7 +90,7 @@ var (
 	aliceUSD    = ledger.Account{Scope: ledger.ScopeUser, ID: "alice", Unit: ledger.USD}
 	taskTokens  = ledger.Account{Scope: ledger.ScopeTask, ID: "team/build 1", Unit: ledger.Tokens}
 	day         = ledger.Fixed{Length: 24 * time.Hour}
-	price       = ledger.Price{UncachedInput: 2_500_000, CachedInput: 250_000, Output: 10_000_000, Reasoning: 10_000_000}
+	price       = ledger.Price{Rates: ledger.Rates{UncachedInput: 2_500_000, CachedInput: 250_000, Output: 10_000_000, Reasoning: 10_000_000}}
 )
 
 func (b *bench) open() {
@@ -181,9 +183,9 @@ func (b *bench) want(account ledger.Account, used, held int64) {
 	}
 }
 
-func wantEqual[T comparable](t *testing.T, what string, got, want T) {
+func wantEqual[T any](t *testing.T, what string, got, want T) {
 	t.Helper()
-	if got != want {
+	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("%s: got %v, want %v", what, got, want)
 	}
 }

@@ -25,6 +25,8 @@ func (m *Model) Candidates(cooling *Cooling, routed bool) []engine.Candidate {
 				OpenRouterRouting: routed && source.Connection.Provider == openRouter,
 			},
 			Price: source.Price, Scopes: source.scopes(),
+			// OpenAI's dialect, which every connection speaks, reports cache writes inside the prompt.
+			CacheWrites: true,
 		})
 	}
 	return candidates

@@ -8,6 +8,7 @@ package catalog
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -455,18 +456,30 @@ func (p *parser) source(model *Model, entry sourceEntry, way []any) error {
 		Limits: limits,
 	}
 	if entry.Price != nil {
-		price, err := ledger.PriceList{
-			Input: entry.Price.Input, CachedInput: entry.Price.CachedInput, CacheWrite5m: entry.Price.CacheWrite5m,
-			CacheWrite1h: entry.Price.CacheWrite1h, Output: entry.Price.Output, Reasoning: entry.Price.Reasoning,
-		}.Price()
+		price, err := p.price(entry.ID, *entry.Price, append(way, "price"))
 		if err != nil {
-			return p.fail(append(way, "price"), "source %q: price: %v", entry.ID, err)
+			return err
 		}
-		source.Price = &price
+		source.Price = price
 	}
 	model.Sources = append(model.Sources, source)
 	p.catalogue.Sources[source.ID] = source
 	return nil
+}
+
+// price resolves a source's price. An error has the line of what is wrong in it.
+func (p *parser) price(source string, entry priceEntry, way []any) (*ledger.Price, error) {
+	price, err := entry.PriceList.Price()
+	if err == nil {
+		return &price, nil
+	}
+	var wrong *ledger.ListError
+	if errors.As(err, &wrong) {
+		for _, key := range wrong.Keys {
+			way = append(way, key)
+		}
+	}
+	return nil, p.fail(way, "source %q: price: %v", source, err)
 }
 
 func (p *parser) policyAndDecisions() error {

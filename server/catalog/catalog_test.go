@@ -63,7 +63,7 @@ func TestParse(t *testing.T) {
 	}
 	candidates := c.Models["m"].Candidates(&Cooling{}, true)
 	if len(candidates) != 1 || !candidates[0].Priced || *candidates[0].Residency != "eu" || candidates[0].OpenRouterRouting ||
-		len(candidates[0].Modalities) != 1 || candidates[0].Price.Output != 2_000_000 {
+		len(candidates[0].Modalities) != 1 || candidates[0].Price.Output != 2_000_000 || !candidates[0].CacheWrites {
 		t.Errorf("candidates: %+v", candidates)
 	}
 	if access := c.Settings.Access.Models["m"]; access.Everyone || len(access.Users) != 1 {

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"regent/engine/policy"
+	"regent/ledger"
 )
 
 // fileBytesMax bounds a catalogue file: some hundred times a large one.
@@ -73,14 +74,9 @@ type sourceEntry struct {
 	Limits     *limitEntry `yaml:"limits"`
 }
 
-// priceEntry is in US dollars per million tokens.
+// priceEntry is a price in US dollars: per million tokens, and per unit.
 type priceEntry struct {
-	Input        string `yaml:"input"`
-	CachedInput  string `yaml:"cached_input"`
-	CacheWrite5m string `yaml:"cache_write_5m"`
-	CacheWrite1h string `yaml:"cache_write_1h"`
-	Output       string `yaml:"output"`
-	Reasoning    string `yaml:"reasoning"`
+	ledger.PriceList `yaml:",inline"`
 }
 
 type groupEntry struct {

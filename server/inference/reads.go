@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -94,7 +95,7 @@ type attemptView struct {
 	EndedAt   *time.Time `json:"ended_at"`
 }
 
-// usageView is null where no attempt's usage is known. Units are charges that are not by tokens; no provider reports any yet.
+// usageView is null where no attempt's usage is known. Units are there even if none was used.
 type usageView struct {
 	ledger.Usage
 	Units map[string]int64 `json:"units"`
@@ -130,6 +131,7 @@ func viewCall(report ledger.CallReport) callView {
 		})
 		if attempt.Usage != nil {
 			view.Usage = &usageView{Usage: *attempt.Usage, Units: map[string]int64{}}
+			maps.Copy(view.Usage.Units, attempt.Usage.Units)
 		}
 		nano += attempt.Charge.NanoUSD
 		view.Charge.Estimated = view.Charge.Estimated || attempt.Charge.Estimated
