@@ -87,6 +87,16 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 			}
 		}
 	})
+	run("the service tier that served is told with the usage", func(t *testing.T) {
+		for script, want := range map[string]string{`{}`: "", `{"service_tier": null}`: "", `{"service_tier": "flex"}`: "flex", `{"service_tier": 1}`: ledger.UnknownTier} {
+			for _, stream := range []bool{true, false} {
+				_, provider := start(t, script)
+				if _, usage, _, err := read(provider, request(stream)); err != nil || usage == nil || usage.Tier != want {
+					t.Errorf("%s, stream %t: usage %+v, %v, want %q", script, stream, usage, err, want)
+				}
+			}
+		}
+	})
 	run("refusals are classified and tell nothing", func(t *testing.T) { refusals(t, start) })
 	run("breaks are failures", func(t *testing.T) { breaks(t, start) })
 	run("what cannot be reached is said so", func(t *testing.T) { unreachable(t, start) })

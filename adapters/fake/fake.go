@@ -328,6 +328,7 @@ func (c *call) whole() error {
 	if !c.step.OmitUsage {
 		answer["usage"] = c.usage()
 	}
+	c.addTier(answer)
 	text, err := json.Marshal(answer)
 	if err != nil {
 		return err
@@ -343,6 +344,13 @@ func (c *call) whole() error {
 		return err
 	}
 	return errBreak
+}
+
+// addTier adds the scripted service tier to a document.
+func (c *call) addTier(document map[string]any) {
+	if c.step.ServiceTier != nil {
+		document["service_tier"] = c.step.ServiceTier
+	}
 }
 
 func (c *call) breakAfterHeader() error {
@@ -441,6 +449,7 @@ func (c *call) chunk(delta map[string]any, finish any) error {
 	if c.request.StreamOptions != nil && c.request.StreamOptions.IncludeUsage {
 		chunk["usage"] = nil
 	}
+	c.addTier(chunk)
 	text, err := json.Marshal(chunk)
 	if err != nil {
 		return err

@@ -33,6 +33,8 @@ type Step struct {
 	OmitDone  bool `json:"omit_done,omitempty"`
 	// Usage is sent in place of the true one, whatever it is.
 	Usage json.RawMessage `json:"usage,omitempty"`
+	// ServiceTier is sent as the service tier that served the call, whatever it is.
+	ServiceTier json.RawMessage `json:"service_tier,omitempty"`
 	// ErrorAfter sends an error inside the stream after so many deltas, if above 0.
 	ErrorAfter int `json:"error_after,omitempty"`
 	// Raw is sent as the body, with ContentType, in place of everything else.

@@ -34,6 +34,7 @@ type answer struct {
 	output, finished bool
 
 	usage   *ledger.Usage // by the stream's last report, nil if that was unusable
+	tier    string        // the service tier by the last chunk that told one
 	ended   error         // what every further Next returns
 	drained bool
 	data    []byte // reused for each event that is edited
@@ -161,7 +162,7 @@ func (a *answer) next() (adapters.Event, error) {
 		raw = raw.WithoutMark()
 		if bytes.Equal(data, terminal) {
 			a.ended = io.EOF
-			return adapters.Event{Kind: adapters.Done, Relay: complete(raw), Usage: a.usage}, nil
+			return adapters.Event{Kind: adapters.Done, Relay: complete(raw), Usage: a.report()}, nil
 		}
 		return a.chunk(raw)
 	}
@@ -194,7 +195,8 @@ func (a *answer) broken(err error) error {
 
 // nextWhole is a whole answer as its one event.
 func (a *answer) nextWhole() adapters.Event {
-	event := adapters.Event{Kind: adapters.Done, Usage: parseUsage(a.root.Get("usage"))}
+	a.usage, a.tier = parseUsage(a.root.Get("usage")), servedTier(a.root)
+	event := adapters.Event{Kind: adapters.Done, Usage: a.report()}
 	a.root.Get("choices").ForEach(func(_, choice gjson.Result) bool {
 		event.OutputBytes += readOutput(choice.Get("message")).bytes
 		return true
@@ -212,19 +214,32 @@ func (a *answer) chunk(raw sse.Event) (adapters.Event, error) {
 	if !root.IsObject() || isError(root) || string(raw.Name) == "error" {
 		return adapters.Event{}, a.reported(root, adapters.StreamBroken)
 	}
+	if tier := servedTier(root); tier != "" {
+		a.tier = tier
+	}
 	choices, usage := root.Get("choices"), root.Get("usage")
 	usageOnly := usage.IsObject() && !choices.Get("0").Exists()
 	event := a.classify(choices, usageOnly)
 	if usage.IsObject() {
 		a.usage = parseUsage(usage) // nil if it cannot be true: the report before it is not the last one any more
 		if a.finished || usageOnly && a.output {
-			event.Usage = a.usage
+			event.Usage = a.report()
 		}
 	}
 	if dropUsage := usage.Exists() && !a.request.UsageWanted; !dropUsage || !usageOnly {
 		event.Relay = a.edited(raw, root, dropUsage)
 	}
 	return event, nil
+}
+
+// report is the usage by the last report, with the tier that served it. An event that went out keeps its own.
+func (a *answer) report() *ledger.Usage {
+	if a.usage == nil {
+		return nil
+	}
+	usage := *a.usage
+	usage.Tier = a.tier
+	return &usage
 }
 
 // classify says what a chunk brings.

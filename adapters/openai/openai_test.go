@@ -490,6 +490,53 @@ func TestRetryAfterPrefersMilliseconds(t *testing.T) {
 	}
 }
 
+// TestServedTier: the last one that is told counts, wherever it is told, and one that cannot be is not taken for the ordinary one.
+func TestServedTier(t *testing.T) {
+	const used = `"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}`
+	for name, test := range map[string]struct {
+		chunks []string
+		want   string
+	}{
+		"not told":                 {[]string{`{` + used + `}`}, ""},
+		"null":                     {[]string{`{"service_tier":null,` + used + `}`}, ""},
+		"empty":                    {[]string{`{"service_tier":"",` + used + `}`}, ""},
+		"with the usage":           {[]string{`{"service_tier":"priority",` + used + `}`}, "priority"},
+		"before the usage":         {[]string{`{"service_tier":"flex","choices":[]}`, `{"service_tier":null,` + used + `}`}, "flex"},
+		"after the usage":          {[]string{`{` + used + `}`, `{"service_tier":"flex","choices":[]}`}, "flex"},
+		"the last one counts":      {[]string{`{"service_tier":"priority","choices":[]}`, `{"service_tier":"default",` + used + `}`}, "default"},
+		"a number":                 {[]string{`{"service_tier":1,` + used + `}`}, ledger.UnknownTier},
+		"words":                    {[]string{`{"service_tier":"very fast",` + used + `}`}, ledger.UnknownTier},
+		"a name that is too long":  {[]string{`{"service_tier":"` + strings.Repeat("a", 65) + `",` + used + `}`}, ledger.UnknownTier},
+		"an escaped name":          {[]string{`{"service_tier":"fl\u0065x",` + used + `}`}, "flex"},
+		"an object":                {[]string{`{"service_tier":{},` + used + `}`}, ledger.UnknownTier},
+		"the longest name":         {[]string{`{"service_tier":"` + strings.Repeat("a", 64) + `",` + used + `}`}, strings.Repeat("a", 64)},
+		"false is no tier, either": {[]string{`{"service_tier":false,` + used + `}`}, ledger.UnknownTier},
+	} {
+		stream := "data: " + strings.Join(append(test.chunks, "[DONE]"), "\n\ndata: ") + "\n\n"
+		_, _, usage, err := relayed(t, stream, true)
+		if err != nil || usage == nil || usage.Tier != test.want {
+			t.Errorf("%s, streamed: %+v, %v, want %q", name, usage, err, test.want)
+		}
+		if len(test.chunks) > 1 {
+			continue
+		}
+		whole := &answer{whole: []byte(test.chunks[0]), root: gjson.Parse(test.chunks[0])}
+		if usage := whole.nextWhole().Usage; usage == nil || usage.Tier != test.want {
+			t.Errorf("%s, whole: %+v, want %q", name, usage, test.want)
+		}
+	}
+}
+
+// TestAReportKeepsItsTier: what went out with an event does not change under its reader.
+func TestAReportKeepsItsTier(t *testing.T) {
+	a := &answer{usage: &ledger.Usage{Output: 1}, tier: "flex"}
+	first := a.report()
+	a.tier = "priority"
+	if second := a.report(); first.Tier != "flex" || second.Tier != "priority" {
+		t.Errorf("got %q, then %q", first.Tier, second.Tier)
+	}
+}
+
 func FuzzUsage(f *testing.F) {
 	f.Add([]byte(`{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}`))
 	f.Add([]byte(`{"prompt_tokens":-1,"completion_tokens":1e9}`))
@@ -499,11 +546,14 @@ func FuzzUsage(f *testing.F) {
 	f.Add([]byte(`{"prompt_tokens":1000,"completion_tokens":200,"total_tokens":1200,"prompt_tokens_details":{"cached_tokens":800,"cache_write_tokens":7},"completion_tokens_details":{"reasoning_tokens":80}}`))
 	f.Add([]byte(`{"prompt_tokens":1,"prompt_tokens":2,"completion_tokens":3,"prompt_tokens_details":null}`))
 	f.Add([]byte(`{"prompt_tokens":007,"completion_tokens":+1,"prompt_tokens_details":{"cached_tokens":NaN}}`))
+	f.Add([]byte(`{"prompt_tokens":1,"completion_tokens":1,"service_tier":"fl\u0065x"}`))
 	f.Fuzz(func(t *testing.T, report []byte) {
-		usage := parseUsage(gjson.ParseBytes(report))
+		root := gjson.ParseBytes(report)
+		usage := parseUsage(root)
 		if usage == nil {
 			return
 		}
+		usage.Tier = servedTier(root)
 		if _, err := usage.Tokens(); err != nil {
 			t.Fatalf("%s gave %+v: %v", report, *usage, err)
 		}

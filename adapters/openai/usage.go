@@ -36,6 +36,19 @@ func parseUsage(report gjson.Result) *ledger.Usage {
 	return usage
 }
 
+// servedTier reads which service tier served the call; empty if the document does not tell. What cannot be a tier's name is
+// [ledger.UnknownTier]: it must not be taken for the ordinary one.
+func servedTier(root gjson.Result) string {
+	tier := root.Get("service_tier")
+	switch {
+	case tier.Type == gjson.Null, tier.Type == gjson.String && tier.Str == "":
+		return ""
+	case tier.Type == gjson.String && ledger.ValidName(tier.Str):
+		return strings.Clone(tier.Str) // the rest of the document is not kept for it
+	}
+	return ledger.UnknownTier
+}
+
 // count reads a whole number of tokens. What is absent or null counts 0 unless it is required.
 func count(report gjson.Result, path string, required bool) (int64, bool) {
 	value := report.Get(path)

@@ -73,7 +73,7 @@ type Candidate struct {
 	ContextTokens *int64 `json:"context_tokens"`
 	// OutputTokensMax bounds the model's output; null if unknown.
 	OutputTokensMax *int64 `json:"output_tokens_max"`
-	// Priced says that both the input and the output price are known.
+	// Priced says that the candidate has a price for the call: for the service tier that it asks for, too.
 	Priced bool `json:"priced"`
 	// OpenRouterRouting says that the request carries OpenRouter routing metadata that this source would act on.
 	OpenRouterRouting bool `json:"openrouter_routing"`

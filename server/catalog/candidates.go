@@ -8,28 +8,43 @@ import (
 
 	"regent/engine"
 	"regent/engine/policy"
+	"regent/ledger"
 )
 
 // Candidates are all sources of the model with their facts, for one call. routed says that the request carries OpenRouter's
-// routing metadata.
-func (m *Model) Candidates(cooling *Cooling, routed bool) []engine.Candidate {
+// routing metadata; tier is the service tier that it asks for, empty if none. A source whose price does not list that tier has
+// no price for the call.
+func (m *Model) Candidates(cooling *Cooling, routed bool, tier string) []engine.Candidate {
 	candidates := make([]engine.Candidate, 0, len(m.Sources))
 	for _, source := range m.Sources {
+		price := source.priceFor(tier)
 		candidates = append(candidates, engine.Candidate{
 			Candidate: policy.Candidate{
 				Source: source.ID, Provider: source.Connection.Provider, Model: source.Model, Residency: source.Residency,
 				Enabled:    m.Enabled && source.Enabled && source.Connection.Enabled,
 				Connection: source.Connection.State, CoolingUntil: cooling.until(source.ID),
 				Protocols: source.Connection.Protocols(), Modalities: slices.AppendSeq([]string{}, maps.Keys(m.Modalities)),
-				ContextTokens: m.ContextTokens, OutputTokensMax: m.OutputTokensMax, Priced: source.Price != nil,
+				ContextTokens: m.ContextTokens, OutputTokensMax: m.OutputTokensMax, Priced: price != nil,
 				OpenRouterRouting: routed && source.Connection.Provider == openRouter,
 			},
-			Price: source.Price, Scopes: source.scopes(),
+			Price: price, Scopes: source.scopes(),
 			// OpenAI's dialect, which every connection speaks, reports cache writes inside the prompt.
 			CacheWrites: true,
 		})
 	}
 	return candidates
+}
+
+// priceFor is the source's price for calls that ask for a service tier; nil if it has none.
+func (s *Source) priceFor(tier string) *ledger.Price {
+	if s.Price == nil || tier == "" {
+		return s.Price
+	}
+	price, err := s.Price.For(tier)
+	if err != nil { // the tier is not listed
+		return nil
+	}
+	return &price
 }
 
 // openRouter is the id of the provider that acts on OpenRouter's routing metadata.

@@ -61,7 +61,7 @@ func TestParse(t *testing.T) {
 	if _, open := found.User.Limits[ledger.USD]; open {
 		t.Error("a unit that the user's own limits leave out is open")
 	}
-	candidates := c.Models["m"].Candidates(&Cooling{}, true)
+	candidates := c.Models["m"].Candidates(&Cooling{}, true, "")
 	if len(candidates) != 1 || !candidates[0].Priced || *candidates[0].Residency != "eu" || candidates[0].OpenRouterRouting ||
 		len(candidates[0].Modalities) != 1 || candidates[0].Price.Output != 2_000_000 || !candidates[0].CacheWrites {
 		t.Errorf("candidates: %+v", candidates)

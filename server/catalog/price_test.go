@@ -80,3 +80,25 @@ func TestParsePriceRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestCandidatesOfAServiceTier: a source is priced for the tiers that its price lists, and for no other.
+func TestCandidatesOfAServiceTier(t *testing.T) {
+	c, err := Parse("c.yaml", []byte(priced(fullPrice)), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tier, want := range map[string]string{"": "", "auto": "", "default": "default", "standard": "default", "flex": "flex", "priority": "priority"} {
+		got := c.Models["m"].Candidates(&Cooling{}, false, tier)[0]
+		if !got.Priced || got.Price == nil || got.Price.RequestedTier != want {
+			t.Errorf("%q: %+v, want a price for %q", tier, got.Price, want)
+		}
+	}
+	for _, tier := range []string{"scale", "Priority", ledger.UnknownTier} {
+		if got := c.Models["m"].Candidates(&Cooling{}, false, tier)[0]; got.Priced || got.Price != nil {
+			t.Errorf("%q: %+v, want no price", tier, got.Price)
+		}
+	}
+	if price := c.Models["m"].Sources[0].Price; price.RequestedTier != "" {
+		t.Errorf("the source's own price is changed: %+v", price)
+	}
+}

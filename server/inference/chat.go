@@ -83,7 +83,7 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 	var tokens int64
 	if model := x.catalogue.Models[e.model]; model != nil {
 		tokens = e.inputTokens(x.r.Context(), model)
-		request.Candidates = model.Candidates(i.Cooling, len(e.routing) > 0)
+		request.Candidates = model.Candidates(i.Cooling, len(e.routing) > 0, e.serviceTier)
 		multiplyBound(request, e.choices)
 	}
 	request.Facts.InputTokens = &tokens

@@ -37,6 +37,8 @@ type envelope struct {
 	texts        []string
 	textBytes    int64
 	formatTokens int64
+	// serviceTier is the service tier that is asked for; empty if none is.
+	serviceTier string
 	// routing are the fields by which the request chooses where OpenRouter sends it.
 	routing []string
 }
@@ -97,6 +99,10 @@ func (e *envelope) read(name string, value gjson.Result) error {
 		return e.readChoices(value)
 	case "messages":
 		return e.readMessages(value)
+	case "service_tier":
+		if e.serviceTier = strings.Clone(value.Str); value.Type != gjson.Null && (value.Type != gjson.String || !ledger.ValidName(value.Str)) {
+			return errors.New("service_tier must be the name of a service tier")
+		}
 	case "tools", "functions", "response_format":
 		e.addText(value.Raw)
 	case "temperature", "top_p", "frequency_penalty", "presence_penalty":

@@ -19,10 +19,16 @@ import (
 
 func TestReadEnvelope(t *testing.T) {
 	e, err := readEnvelope([]byte(`{"model":"demo/steady","stream":true,"stream_options":{"include_usage":true},"max_tokens":30,
-		"max_completion_tokens":20,"n":3,"messages":[{"role":"user","content":[{"type":"text","text":"Hello"},
+		"max_completion_tokens":20,"n":3,"service_tier":"priority","messages":[{"role":"user","content":[{"type":"text","text":"Hello"},
 		{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}},{"type":"novelty"}]}]}`))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if e.serviceTier != "priority" {
+		t.Errorf("service tier: %q", e.serviceTier)
+	}
+	if none, err := readEnvelope([]byte(`{"model":"m","service_tier":null,"messages":[{}]}`)); err != nil || none.serviceTier != "" {
+		t.Errorf("a service tier of null: %+v, %v", none, err)
 	}
 	if e.model != "demo/steady" || !e.stream || !e.usageWanted || e.choices != 3 {
 		t.Errorf("envelope: %+v", e)
@@ -74,6 +80,10 @@ func refused() map[string]string {
 		"no answers":               `{"model":"m","n":0,` + messages + `}`,
 		"a text as temperature":    `{"model":"m","temperature":"hot",` + messages + `}`,
 		"options that are a list":  `{"model":"m","stream_options":[],` + messages + `}`,
+		"a number as service tier": `{"model":"m","service_tier":1,` + messages + `}`,
+		"an empty service tier":    `{"model":"m","service_tier":"",` + messages + `}`,
+		"a tier that is no name":   `{"model":"m","service_tier":"very fast",` + messages + `}`,
+		"a tier in another case":   `{"model":"m","Service_Tier":"priority",` + messages + `}`,
 		"a text for include_usage": `{"model":"m","stream_options":{"include_usage":"yes"},` + messages + `}`,
 		"a key twice among many":   `{"model":"m",` + messages + `,"x":{` + numbered(100) + `,"42":0}}`,
 		"a top key twice of many":  `{"model":"m",` + messages + `,` + numbered(100) + `,"stop":1,"STOP":1}`,

@@ -41,7 +41,7 @@ func (i *Inference) models(x *exchange) {
 	list := modelList{Object: "list", Data: []modelView{}}
 	for _, id := range x.catalogue.ModelIDs {
 		model := x.catalogue.Models[id]
-		candidates := model.Candidates(i.Cooling, false)
+		candidates := model.Candidates(i.Cooling, false, "")
 		if !slices.ContainsFunc(candidates, func(c engine.Candidate) bool { return c.Enabled && c.Connection == catalog.Authorised }) {
 			continue // switched off, or nobody has given it a credential yet
 		}

@@ -22,10 +22,12 @@ deny contains lib.denial(rego.metadata.rule()) if {
 
 # METADATA
 # title: The source has no price
-# description: The input or the output price of the candidate is not known.
+# description: The price of the candidate is not known, or not for the service tier that the call asks for.
 # custom:
 #   code: SOURCE_UNPRICED
-#   remedy: Choose a model with a price, or ask an administrator to give this one a price.
+#   remedy: >-
+#     Choose a model with a price, or ask an administrator to give this one a price; if the request names a service tier, leave
+#     that out, or ask for its price.
 #   terminal: true
 deny contains lib.denial(rego.metadata.rule()) if {
 	not data.regent.settings.strict == false
