@@ -1,9 +1,12 @@
 package server
 
 import (
+	"fmt"
 	"maps"
 	"sync"
 	"time"
+
+	"regent/server/catalog/pricelist"
 )
 
 // Components that everything depends on: if one of them fails, the server is not ready.
@@ -13,6 +16,9 @@ const (
 	catalogueComponent = "catalogue"
 	drainComponent     = "drain"
 )
+
+// pricesComponent is the list of published prices, if the catalogue relies on it.
+const pricesComponent = "prices"
 
 // States of a component, and of the whole.
 const (
@@ -48,6 +54,16 @@ type componentReport struct {
 	Message string `json:"message,omitempty"`
 }
 
+// oldPrices says that the catalogue relies on a list of prices that is too old for that. They count all the same: a gateway that
+// stops at a date helps nobody.
+func (s *Server) oldPrices() error {
+	n, list := s.catalogue.Current().PublishedPrices(), pricelist.Published()
+	if n == 0 || !list.Stale(s.config.Now()) {
+		return nil
+	}
+	return fmt.Errorf("the published prices are of %s and may be too low by now; sources that have them: %d", list.Date, n)
+}
+
 // report collects the state of every component. Without a policy or a ledger that answers nothing can be admitted; a broken
 // catalogue file or sink leaves the last good state at work.
 func (s *Server) report() healthReport {
@@ -57,6 +73,7 @@ func (s *Server) report() healthReport {
 	status := s.ledger.Status()
 	errors[ledgerComponent] = status.Err
 	errors[catalogueComponent] = s.catalogue.Err()
+	errors[pricesComponent] = s.oldPrices()
 	report := healthReport{Status: ok, Components: map[string]componentReport{}}
 	for component, err := range errors {
 		c := componentReport{Status: ok}

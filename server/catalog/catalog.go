@@ -8,7 +8,6 @@ package catalog
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -101,8 +100,10 @@ type Source struct {
 	Model     string
 	Residency *string
 	// Price is nil if it is not known.
-	Price   *ledger.Price
-	Enabled bool
+	Price *ledger.Price
+	// PublishedPrice is the id of the published price that it was taken from; empty if the file has the rates themselves.
+	PublishedPrice string
+	Enabled        bool
 	// Limits are what all calls together may use of the source; nil if they are not counted.
 	Limits Limits
 }
@@ -456,30 +457,15 @@ func (p *parser) source(model *Model, entry sourceEntry, way []any) error {
 		Limits: limits,
 	}
 	if entry.Price != nil {
-		price, err := p.price(entry.ID, *entry.Price, append(way, "price"))
+		price, err := p.price(entry.ID, *entry.Price, model.Modalities, append(way, "price"))
 		if err != nil {
 			return err
 		}
-		source.Price = price
+		source.Price, source.PublishedPrice = price, entry.Price.Published
 	}
 	model.Sources = append(model.Sources, source)
 	p.catalogue.Sources[source.ID] = source
 	return nil
-}
-
-// price resolves a source's price. An error has the line of what is wrong in it.
-func (p *parser) price(source string, entry priceEntry, way []any) (*ledger.Price, error) {
-	price, err := entry.PriceList.Price()
-	if err == nil {
-		return &price, nil
-	}
-	var wrong *ledger.ListError
-	if errors.As(err, &wrong) {
-		for _, key := range wrong.Keys {
-			way = append(way, key)
-		}
-	}
-	return nil, p.fail(way, "source %q: price: %v", source, err)
 }
 
 func (p *parser) policyAndDecisions() error {

@@ -74,8 +74,10 @@ type sourceEntry struct {
 	Limits     *limitEntry `yaml:"limits"`
 }
 
-// priceEntry is a price in US dollars: per million tokens, and per unit.
+// priceEntry is a price in US dollars: per million tokens, and per unit. Published names one of package pricelist, PROVIDER/MODEL,
+// in place of the rates; tiers and unit charges written beside it are added to it.
 type priceEntry struct {
+	Published        string `yaml:"published"`
 	ledger.PriceList `yaml:",inline"`
 }
 

@@ -102,3 +102,86 @@ func TestCandidatesOfAServiceTier(t *testing.T) {
 		t.Errorf("the source's own price is changed: %+v", price)
 	}
 }
+
+func TestPublishedPrice(t *testing.T) {
+	read := func(price string) (*Source, error) {
+		c, err := Parse("c.yaml", []byte(priced(price)), noEnv)
+		if err != nil {
+			return nil, err
+		}
+		if n := c.PublishedPrices(); n != 1 {
+			t.Errorf("%s: %d published prices", price, n)
+		}
+		return c.Models["m"].Sources[0], nil
+	}
+	source, err := read(`{published: openai/gpt-5-mini}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ledger.Price{
+		Rates:       ledger.Rates{UncachedInput: 250_000, CachedInput: 25_000, CacheWrite5m: 250_000, CacheWrite1h: 250_000, Output: 2e6, Reasoning: 2e6},
+		UnitCharges: map[string]int64{"web_search": 10_000_000, "file_search": 2_500_000},
+	}
+	if !reflect.DeepEqual(*source.Price, want) || source.PublishedPrice != "openai/gpt-5-mini" {
+		t.Errorf("got %+v of %q", *source.Price, source.PublishedPrice)
+	}
+	source, err = read(`{published: openai/gpt-5.4, tiers: {flex: {input: "1.25", output: "7.5"}}, unit_charges: {web_search: "0.02", image: "1"}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	price := source.Price
+	if price.UncachedInput != 2_500_000 || price.LongContext == nil || price.LongContext.Threshold != 271_999 ||
+		price.Tiers["flex"].UncachedInput != 1_250_000 || price.Tiers["flex"].LongContext.UncachedInput != 5_000_000 {
+		t.Errorf("tiers beside a published price: %+v", price)
+	}
+	if !reflect.DeepEqual(price.UnitCharges, map[string]int64{"web_search": 20_000_000, "file_search": 2_500_000, "image": 1_000_000_000}) {
+		t.Errorf("units beside a published price: %v", price.UnitCharges)
+	}
+	if again, err := read(`{published: openai/gpt-5.4}`); err != nil || again.Price.UnitCharges["web_search"] != 10_000_000 || again.Price.Tiers != nil {
+		t.Errorf("what was written beside it has changed the published price: %+v, %v", again.Price, err)
+	}
+	if c, err := Parse("c.yaml", []byte(hashed(good)), noEnv); err != nil || c.PublishedPrices() != 0 {
+		t.Errorf("a price of the file's own is published: %v", err)
+	}
+}
+
+func TestPublishedPriceRefuses(t *testing.T) {
+	for price, want := range map[string]string{
+		`{published: openai/gpt-5-minni}`:                                  `c.yaml:8: source "s": price: no price of "openai/gpt-5-minni" is published`,
+		"{\n      published: openai/nothing}":                              `c.yaml:9: source "s": price: no price of "openai/nothing"`,
+		`{published: ""}`:                                                  `c.yaml:8: source "s": price: not a price: input and output`,
+		`{published: openai/gpt-5-mini, input: "1"}`:                       `c.yaml:8: source "s": price: the rates are the published ones`,
+		`{published: openai/gpt-5-mini, long_context: {threshold: 1}}`:     `c.yaml:8: source "s": price: the rates are the published ones`,
+		`{published: google/gemini-3.6-flash}`:                             `cannot be used: the price changes on 2027-01-01; write the price`,
+		`{published: deepseek/deepseek-chat}`:                              `cannot be used: the price changes with the time of day; write the price`,
+		`{published: openai/text-embedding-3-small}`:                       `cannot be used: output has no price per token; write the price`,
+		`{published: perplexity/sonar}`:                                    `cannot be used: it is also priced by requests_kcount; write the price`,
+		`{published: openai/gpt-5-mini, tiers: {default: {}}}`:             `price: tiers.default: `,
+		`{published: openai/gpt-5-mini, unit_charges: {web_search: free}}`: `price: unit_charges.web_search: `,
+	} {
+		if c, err := Parse("c.yaml", []byte(priced(price)), noEnv); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %+v, %v, want %q", price, c, err, want)
+		}
+	}
+	// Its audio has a rate of its own: it may be used where no audio is accepted.
+	audio := priced(`{published: google/gemini-2.5-flash}`)
+	if _, err := Parse("c.yaml", []byte(audio), noEnv); err != nil {
+		t.Error(err)
+	}
+	_, err := Parse("c.yaml", []byte(strings.Replace(audio, "image: 1000", "audio: 1000", 1)), noEnv)
+	if err == nil || !strings.Contains(err.Error(), `c.yaml:8: source "s": price: the published price of "google/gemini-2.5-flash" has a rate of its own for audio`) {
+		t.Errorf("audio at the rate of text: %v", err)
+	}
+}
+
+// TestDemoPriceIsThePublishedOne: the demo's only source that costs money.
+func TestDemoPriceIsThePublishedOne(t *testing.T) {
+	c, err := Parse("demo.yaml", demo, func(string) (string, bool) { return token, true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := c.Models["gpt-5-mini"].Sources[0]
+	if source.PublishedPrice != "openai/"+source.Model || source.Price.UncachedInput != 250_000 || source.Price.Output != 2_000_000 {
+		t.Errorf("%+v", source.Price)
+	}
+}

@@ -29,6 +29,7 @@ type cli struct {
 	Serve     serveCmd     `cmd:"" default:"1" help:"Run the gateway."`
 	Decisions decisionsCmd `cmd:"" help:"Read the decision log."`
 	Ledger    ledgerCmd    `cmd:"" help:"Read the ledger."`
+	Prices    pricesCmd    `cmd:"" help:"Show the published prices that a source of the catalogue can name."`
 }
 
 func main() {
