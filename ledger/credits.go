@@ -56,6 +56,17 @@ func (m Multiplier) validate() error {
 //	credits  = weighted / 1,000,000 x model x burn x service tier
 //
 // Amounts are integer nano-credits; the exact product is rounded up once.
+//
+// What a user may take in a week, to begin with; nothing is limited by it unless it is written:
+//
+//	light         2,500  now and then a session with an agent, short daily work
+//	regular       5,000  daily development with contexts of a middling size, and tools
+//	intensive     7,500  long sessions often, several repositories, large contexts again and again
+//	heavy        10,000  agents all day, with contexts that change a lot
+//	extra heavy  15,000  nearly without a pause, or many agents at once
+//
+// Take the nearest, watch a whole week, and adjust it to the multipliers that came about. It is a person's limit: a team's is not
+// one of them times its people.
 type CreditRate struct {
 	// Model is the published model's multiplier, or its source's own.
 	Model Multiplier `json:"model"`
