@@ -96,8 +96,8 @@ const (
 
 // weighted are the weighted tokens of a usage, in hundredths.
 func (u Usage) weighted() int64 {
-	// TokensMax x 125 is below 2^60.
-	return (u.UncachedInput+u.Output+u.Reasoning)*weightOfToken + u.CachedInput*weightOfCached + (u.CacheWrite5m+u.CacheWrite1h)*weightOfCacheWrite
+	whole, written := u.UncachedInput+u.Output+u.Reasoning, u.CacheWrite5m+u.CacheWrite1h
+	return whole*weightOfToken + u.CachedInput*weightOfCached + written*weightOfCacheWrite // TokensMax x 125 is below 2^60
 }
 
 // Credits is what usage takes, in nano-credits.

@@ -40,6 +40,18 @@ func TestCreditsOfServiceTiers(t *testing.T) {
 	}
 }
 
+// TestCreditsHeldForACheaperTier: the provider may fall back to the ordinary one.
+func TestCreditsHeldForACheaperTier(t *testing.T) {
+	rate := CreditRate{Model: Once, Burn: Once, Tiers: map[string]Multiplier{"flex": Once / 2}, RequestedTier: "flex"}
+	used, err := rate.Credits(Usage{Output: 1_000_000})
+	if err != nil || FormatCredits(used) != "0.5" {
+		t.Errorf("used %s, %v, want 0.5", FormatCredits(used), err)
+	}
+	if held, err := rate.Ceiling(Bounds{Output: 1_000_000}); err != nil || FormatCredits(held) != "1" {
+		t.Errorf("held %s, %v, want 1", FormatCredits(held), err)
+	}
+}
+
 func TestCreditsRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		rate  CreditRate

@@ -130,6 +130,10 @@ func TestCost(t *testing.T) {
 	if got, err := (Price{Rates: Rates{UncachedInput: 1}}).Cost(Usage{UncachedInput: 1}); err != nil || got != 1 {
 		t.Errorf("a pico-dollar rounds up to a nano-dollar: got %d, %v", got, err)
 	}
+	// 2^64 - 1 pico-dollars: rounding up carries into the upper half of the sum.
+	if got, err := (Price{Rates: Rates{Output: 42_007_935}}).Cost(Usage{Output: 439_125_228_929}); err != nil || got != 18_446_744_073_709_552 {
+		t.Errorf("a sum at the edge of 64 bits: got %d, %v", got, err)
+	}
 	search := map[string]int64{"search": NanoUSDMax}
 	for name, test := range map[string]struct {
 		price Price

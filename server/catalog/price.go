@@ -33,18 +33,18 @@ func (p *parser) price(source string, entry priceEntry, modalities map[string]in
 
 // published is the published price that the entry names, with the tiers and the unit charges that are written beside it.
 func (e priceEntry) published(modalities map[string]int64) (ledger.PriceList, error) {
-	model := pricelist.Published().Find(e.Published)
+	model, none := pricelist.Published().Find(e.Published), ledger.PriceList{}
 	switch {
 	case e.RateList != ledger.RateList{} || e.LongContext != nil:
-		return ledger.PriceList{}, errors.New("the rates are the published ones: beside them stand only tiers and unit_charges")
+		return none, errors.New("the rates are the published ones: beside them stand only tiers and unit_charges")
 	case model == nil:
-		return ledger.PriceList{}, fmt.Errorf("no price of %q is published; `regent prices` lists those that are", e.Published)
+		return none, fmt.Errorf("no price of %q is published; `regent prices` lists those that are", e.Published)
 	case model.Price == nil:
-		return ledger.PriceList{}, fmt.Errorf("the published price of %q cannot be used: %s; write the price", e.Published, model.Unusable)
+		return none, fmt.Errorf("the published price of %q cannot be used: %s; write the price", e.Published, model.Unusable)
 	}
 	for _, modality := range model.Apart {
 		if _, accepted := modalities[modality]; accepted {
-			return ledger.PriceList{}, fmt.Errorf("the published price of %q has a rate of its own for %s, which the model accepts; write the price",
+			return none, fmt.Errorf("the published price of %q has a rate of its own for %s, which the model accepts; write the price",
 				e.Published, modality)
 		}
 	}

@@ -78,7 +78,9 @@ func TestAge(t *testing.T) {
 		return at
 	}
 	list := &List{Date: "2026-09-23"}
-	for now, stale := range map[string]bool{"2026-09-23": false, "2026-11-30": false, "2027-03-22": false, "2027-03-23": true, "2020-01-01": false} {
+	for now, stale := range map[string]bool{
+		"2020-01-01": false, "2026-09-23": false, "2026-11-30": false, "2027-03-22": false, "2027-03-23": true,
+	} {
 		if got := list.Stale(day(now)); got != stale {
 			t.Errorf("on %s, %v old: stale %t", now, list.Age(day(now)), got)
 		}

@@ -57,7 +57,8 @@ func (v pricesView) print(out io.Writer) {
 	if v.Stale {
 		old = ": OLD, and may be too low"
 	}
-	_, _ = fmt.Fprintf(out, "%s %s of %s, %d days old%s. US dollars per million tokens.\n\n", v.Source, v.Version, v.Date, v.AgeDays, old)
+	_, _ = fmt.Fprintf(out, "%s %s of %s, %d days old%s. US dollars per million tokens.\n\n",
+		v.Source, v.Version, v.Date, v.AgeDays, old)
 	for _, model := range v.Models {
 		if len(v.Models) == 1 {
 			printModel(out, model)
