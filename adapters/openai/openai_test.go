@@ -520,7 +520,7 @@ func TestServedTier(t *testing.T) {
 		if len(test.chunks) > 1 {
 			continue
 		}
-		whole := &answer{whole: []byte(test.chunks[0]), root: gjson.Parse(test.chunks[0])}
+		whole := &answer{whole: &upstream.Whole{Bytes: []byte(test.chunks[0])}, root: gjson.Parse(test.chunks[0])}
 		if usage := whole.nextWhole().Usage; usage == nil || usage.Tier != test.want {
 			t.Errorf("%s, whole: %+v, want %q", name, usage, test.want)
 		}
