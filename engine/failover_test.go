@@ -147,9 +147,9 @@ func TestSettledByTheRules(t *testing.T) {
 		"more than was held": {Outcome{Output: true, Usage: &ledger.Usage{Output: 100}}, policy.Settlement{Interrupted: "estimate", AcceptedWithoutOutput: "release"},
 			ledger.Charge{Tokens: 100, NanoUSD: 100_000, Overage: true}, false, ledger.Completed},
 		"a service tier that the price does not list": {Outcome{Output: true, Usage: &ledger.Usage{Output: 5, Tier: "scale"}}, policy.Settlement{Interrupted: "estimate", AcceptedWithoutOutput: "release"},
-			ledger.Charge{Tokens: 60, NanoUSD: 60_000, UnknownUsage: true}, false, ledger.Completed},
+			ledger.Charge{Tokens: 5, NanoUSD: 60_000, UnknownUsage: true}, false, ledger.Completed},
 		"a unit that the price does not list": {Outcome{Output: true, Usage: &ledger.Usage{Output: 5, Units: map[string]int64{"web_search": 1}}}, policy.Settlement{Interrupted: "estimate", AcceptedWithoutOutput: "release"},
-			ledger.Charge{Tokens: 60, NanoUSD: 60_000, UnknownUsage: true}, false, ledger.Completed},
+			ledger.Charge{Tokens: 5, NanoUSD: 60_000, UnknownUsage: true}, false, ledger.Completed},
 		"usage that cannot be": {Outcome{Output: true, Usage: &ledger.Usage{Output: -1}}, policy.Settlement{Interrupted: "estimate", AcceptedWithoutOutput: "release"},
 			ledger.Charge{Tokens: 60, NanoUSD: 60_000, UnknownUsage: true}, false, ledger.Completed},
 	} {

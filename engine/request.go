@@ -48,6 +48,8 @@ type Candidate struct {
 	Price *ledger.Price
 	// CacheWrites says that the provider's dialect can charge for cache writes, so that a hold must cover them.
 	CacheWrites bool
+	// CreditRate is nil for a candidate that takes no credits.
+	CreditRate *ledger.CreditRate
 	// Scopes are the accounts of who serves the call, with their limits. Where one is reached, another candidate may serve.
 	Scopes []Scope
 }
@@ -71,10 +73,14 @@ type Resolver interface {
 // reserve is what a candidate would have the call set aside: the call's caps in full, else the most that it can use.
 func (r *Request) reserve(candidate *Candidate) (ledger.Reserve, error) {
 	reserve := ledger.Reserve{Tokens: r.MaxTokens, NanoUSD: r.MaxCostNanoUSD}
+	if candidate.CreditRate == nil {
+		reserve.NanoCredits = new(int64)
+	}
 	output := outputBound(r, candidate)
 	if r.Facts.InputTokens == nil || output == nil {
 		return reserve, nil
 	}
+	bounds := ledger.Bounds{Input: *r.Facts.InputTokens, Output: *output, CacheWrites: candidate.CacheWrites}
 	if *r.Facts.InputTokens > ledger.TokensMax-*output {
 		return reserve, ledger.ErrOverflow
 	}
@@ -83,11 +89,18 @@ func (r *Request) reserve(candidate *Candidate) (ledger.Reserve, error) {
 		reserve.Tokens = &sum
 	}
 	if reserve.NanoUSD == nil && candidate.Price != nil {
-		cost, err := candidate.Price.Ceiling(ledger.Bounds{Input: *r.Facts.InputTokens, Output: *output, CacheWrites: candidate.CacheWrites})
+		cost, err := candidate.Price.Ceiling(bounds)
 		if err != nil {
 			return reserve, err
 		}
 		reserve.NanoUSD = &cost
+	}
+	if candidate.CreditRate != nil {
+		credits, err := candidate.CreditRate.Ceiling(bounds)
+		if err != nil {
+			return reserve, err
+		}
+		reserve.NanoCredits = &credits
 	}
 	return reserve, nil
 }
@@ -138,10 +151,7 @@ func claims(scopes []Scope, kind string) []ledger.Claim {
 func closedUnit(scopes []Scope, reserve ledger.Reserve) (ledger.Account, bool) {
 	for _, scope := range scopes {
 		for _, unit := range ledger.Units {
-			amount := reserve.Tokens
-			if unit == ledger.USD {
-				amount = reserve.NanoUSD
-			}
+			amount := reserve.Of(unit)
 			if _, open := scope.Limits[unit]; !open && (amount == nil || *amount > 0) {
 				return ledger.Account{Scope: scope.Kind, ID: scope.ID, Unit: unit}, true
 			}

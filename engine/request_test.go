@@ -60,12 +60,13 @@ func TestClosedUnit(t *testing.T) {
 		want    string
 	}{
 		"no scopes":                 {nil, ledger.Reserve{}, ""},
-		"both units open":           {[]Scope{open}, ledger.Reserve{}, ""},
-		"money closed, unbounded":   {[]Scope{open, tokens}, ledger.Reserve{Tokens: number(1)}, "task/build/usd"},
-		"money closed, asked for":   {[]Scope{open, tokens}, ledger.Reserve{Tokens: number(1), NanoUSD: number(1)}, "task/build/usd"},
-		"money closed, free":        {[]Scope{open, tokens}, ledger.Reserve{Tokens: number(1), NanoUSD: number(0)}, ""},
-		"tokens closed, unbounded":  {[]Scope{money}, ledger.Reserve{NanoUSD: number(1)}, "task/build/tokens"},
-		"tokens closed, none asked": {[]Scope{money}, ledger.Reserve{Tokens: number(0), NanoUSD: number(1)}, ""},
+		"both units open":           {[]Scope{open}, ledger.Reserve{NanoCredits: number(0)}, ""},
+		"money closed, unbounded":   {[]Scope{open, tokens}, ledger.Reserve{Tokens: number(1), NanoCredits: number(0)}, "task/build/usd"},
+		"money closed, asked for":   {[]Scope{open, tokens}, ledger.Reserve{Tokens: number(1), NanoUSD: number(1), NanoCredits: number(0)}, "task/build/usd"},
+		"money closed, free":        {[]Scope{open, tokens}, ledger.Reserve{Tokens: number(1), NanoUSD: number(0), NanoCredits: number(0)}, ""},
+		"tokens closed, unbounded":  {[]Scope{money}, ledger.Reserve{NanoUSD: number(1), NanoCredits: number(0)}, "task/build/tokens"},
+		"tokens closed, none asked": {[]Scope{money}, ledger.Reserve{Tokens: number(0), NanoUSD: number(1), NanoCredits: number(0)}, ""},
+		"credits closed, asked for": {[]Scope{open}, ledger.Reserve{Tokens: number(1), NanoUSD: number(1), NanoCredits: number(1)}, "user/alice/credits"},
 	} {
 		account, closed := closedUnit(test.scopes, test.reserve)
 		if closed != (test.want != "") || closed && account.String() != test.want {

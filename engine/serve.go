@@ -115,7 +115,9 @@ func (w *walk) failOver(last *attempted) {
 	w.replaced = &last.settlement
 	candidate := last.grant.Candidate
 	w.steps = append(w.steps, step{candidate: candidate, outcome: Failed, reason: last.recorded.Reason})
-	w.attempts = append(w.attempts, policy.Attempt{Source: candidate.Source, Provider: candidate.Provider, Reason: last.recorded.Reason})
+	w.attempts = append(w.attempts, policy.Attempt{
+		Source: candidate.Source, Provider: candidate.Provider, Reason: last.recorded.Reason, Accounting: candidate.Accounting,
+	})
 }
 
 // giveUp ends a call for which no candidate is left. If one was contacted, its failure is the answer, unless the caller's own

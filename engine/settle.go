@@ -117,7 +117,7 @@ func (r *Router) conclude(call uuid.UUID, ending ledger.Ending, consumption *led
 			case err == nil:
 				settled(charge)
 				return
-			case errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrOverflow) || errors.Is(err, ledger.ErrPrice) || errors.Is(err, ledger.ErrUnpriced):
+			case errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrOverflow) || errors.Is(err, ledger.ErrPrice):
 				r.Log.Error("a usage could not be charged; what was held is charged", "call", call, "err", err)
 				consumption = &ledger.Consumption{}
 			case errors.Is(err, ledger.ErrExpired) && consumption == nil:

@@ -79,6 +79,11 @@ func (r *Request) complete() error {
 	if len(r.Candidates) > candidatesMax {
 		return invalid(fmt.Sprintf("a call has at most %d candidates", candidatesMax))
 	}
+	for i := range r.Candidates {
+		if r.Candidates[i].Accounting == "" {
+			r.Candidates[i].Accounting = policy.ByAPIKey
+		}
+	}
 	if r.Facts.Kind == "" {
 		r.Facts.Kind = Generation
 	}
@@ -178,10 +183,14 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 	if err != nil {
 		return nil, w.deniedBy(candidate, storeError(err), true)
 	}
+	unheld := !w.walksOn && reserve.Tokens == nil && reserve.NanoUSD == nil && candidate.CreditRate == nil
+	if unheld {
+		reserve = ledger.Reserve{}
+	}
 	admission := ledger.Admission{
 		Hold: id, Call: w.request.Call, Replaces: w.replaces, Source: candidate.Source, Provider: candidate.Provider,
-		Price: candidate.Price, Reserve: reserve, Claims: claims(scopes, w.request.Facts.Kind), TTL: w.HoldTTL,
-		Unheld:   !w.walksOn && reserve == ledger.Reserve{},
+		Price: candidate.Price, CreditRate: candidate.CreditRate, Reserve: reserve, Claims: claims(scopes, w.request.Facts.Kind), TTL: w.HoldTTL,
+		Unheld:   unheld,
 		Decision: w.event(candidate, nil),
 	}
 	began := time.Now()

@@ -21,7 +21,7 @@ const (
 )
 
 // Units are all units, in the order in which people are shown them.
-var Units = []Unit{Tokens, USD}
+var Units = []Unit{Tokens, USD, Credits}
 
 // Scopes of accounts that the gateway and the router use. The ledger itself gives them no meaning.
 const (
@@ -83,7 +83,7 @@ func ParseAccounts(text string) ([]Account, error) {
 	}
 	accounts := make([]Account, 0, len(units))
 	for _, unit := range units {
-		if unit != Credits && !slices.Contains(Units, unit) {
+		if !slices.Contains(Units, unit) {
 			return nil, fmt.Errorf("%w: unknown unit in %q", ErrAccount, text)
 		}
 		accounts = append(accounts, Account{Scope: parts[0], ID: id, Unit: unit})

@@ -183,7 +183,7 @@ func (op *admit) checkWay(ctx context.Context, b *batch, at time.Time, replaced 
 		if replaced != nil {
 			n.held = replaced.heldByOthers(claim.Account, past.row)
 		}
-		asked := op.Reserve.of(claim.Account.Unit)
+		asked := op.Reserve.Of(claim.Account.Unit)
 		if asked != nil {
 			n.amount = *asked
 		}
@@ -268,7 +268,7 @@ func (b *batch) standing(ctx context.Context, account Account, except *HoldRow) 
 	var holds []due
 	for _, id := range slices.Compact(ids) {
 		hold := b.rows.Holds[id]
-		reserved := hold.Reserve.of(account.Unit)
+		reserved := hold.Reserve.Of(account.Unit)
 		if hold.State != HoldLive || reserved == nil || *reserved == 0 || !slices.Contains(hold.Accounts, account) || except != nil && id == except.ID {
 			continue
 		}
@@ -291,11 +291,11 @@ func (op *admit) apply(b *batch, at time.Time) error {
 	}
 	hold := HoldRow{
 		ID: op.Hold, Source: op.Source, Provider: op.Provider, State: HoldLive, Token: 1, Reserve: op.Reserve,
-		Price: op.Price, AdmittedAt: at, Deadline: b.rows.Now.Add(op.TTL),
+		Price: op.Price, CreditRate: op.CreditRate, AdmittedAt: at, Deadline: b.rows.Now.Add(op.TTL),
 	}
 	for _, claim := range op.Claims {
 		row := b.rows.Accounts[claim.Account]
-		if reserved := op.Reserve.of(claim.Account.Unit); reserved != nil {
+		if reserved := op.Reserve.Of(claim.Account.Unit); reserved != nil {
 			row.Held += *reserved
 		}
 		row.open(claim.Limits, at)

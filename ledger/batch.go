@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -206,7 +207,7 @@ func (b *batch) endCall(id uuid.UUID, state State, at time.Time) {
 
 // heldByOthers is what is held of an account without this hold.
 func (h *HoldRow) heldByOthers(account Account, row AccountRow) int64 {
-	if reserved := h.Reserve.of(account.Unit); reserved != nil && slices.Contains(h.Accounts, account) {
+	if reserved := h.Reserve.Of(account.Unit); reserved != nil && slices.Contains(h.Accounts, account) {
 		return row.Held - *reserved
 	}
 	return row.Held
@@ -230,11 +231,17 @@ func (h *HoldRow) amounts(consumption *Consumption) (map[Account]int64, Charge, 
 	}
 	charge := Charge{Estimated: consumption.Estimated && consumption.Usage != nil, UnknownUsage: consumption.Usage == nil}
 	used, err := h.consumed(consumption.Usage)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrUnpriced): // what is known of the cost, but never less than what was held for it
+		charge.UnknownUsage = true
+		if held := h.Reserve.NanoUSD; held != nil {
+			used.NanoUSD = max(used.NanoUSD, *held)
+		}
+	case err != nil:
 		return nil, Charge{}, err
 	}
-	for _, unit := range []Unit{Tokens, USD} {
-		amount, reserved := *used.of(unit), h.Reserve.of(unit)
+	for _, unit := range Units {
+		amount, reserved := used.Of(unit), h.Reserve.Of(unit)
 		if reserved != nil && amount > *reserved {
 			if charge.Estimated {
 				amount = *reserved
@@ -242,50 +249,42 @@ func (h *HoldRow) amounts(consumption *Consumption) (map[Account]int64, Charge, 
 				charge.Overage = true
 			}
 		}
-		if unit == USD {
-			charge.NanoUSD = amount
-		} else {
-			charge.Tokens = amount
-		}
+		*charge.in(unit) = amount
 	}
 	for _, account := range h.Accounts {
-		if account.Unit == USD {
-			amounts[account] = charge.NanoUSD
-		} else {
-			amounts[account] = charge.Tokens
-		}
+		amounts[account] = charge.Of(account.Unit)
 	}
 	return amounts, charge, nil
 }
 
-// consumed is usage in both units; unknown usage is what was held.
-func (h *HoldRow) consumed(usage *Usage) (Reserve, error) {
-	var tokens, nano int64
+// consumed is usage in every unit; unknown usage is what was held. It returns [ErrUnpriced] with what is known of the cost.
+func (h *HoldRow) consumed(usage *Usage) (used Charge, err error) {
 	if usage == nil {
-		if h.Reserve.Tokens != nil {
-			tokens = *h.Reserve.Tokens
+		for _, unit := range Units {
+			if held := h.Reserve.Of(unit); held != nil {
+				*used.in(unit) = *held
+			}
 		}
-		if h.Reserve.NanoUSD != nil {
-			nano = *h.Reserve.NanoUSD
-		}
-		return Reserve{&tokens, &nano}, nil
+		return used, nil
 	}
-	tokens, err := usage.Tokens()
-	if err != nil {
-		return Reserve{}, err
+	if used.Tokens, err = usage.Tokens(); err != nil {
+		return used, err
+	}
+	if h.CreditRate != nil {
+		if used.NanoCredits, err = h.CreditRate.Credits(*usage); err != nil {
+			return used, err
+		}
 	}
 	if h.Price != nil {
-		if nano, err = h.Price.Cost(*usage); err != nil {
-			return Reserve{}, err
-		}
+		used.NanoUSD, err = h.Price.Cost(*usage)
 	}
-	return Reserve{&tokens, &nano}, nil
+	return used, err
 }
 
 func (h *HoldRow) chargeBody(amounts map[Account]int64) ChargeBody {
 	return ChargeBody{
-		Hold: h.ID, Source: h.Source, Provider: h.Provider, Usage: h.Usage, Price: h.Price,
-		Tokens: h.Charge.Tokens, NanoUSD: h.Charge.NanoUSD, Accounts: amounts,
+		Hold: h.ID, Source: h.Source, Provider: h.Provider, Usage: h.Usage, Price: h.Price, CreditRate: h.CreditRate,
+		Tokens: h.Charge.Tokens, NanoUSD: h.Charge.NanoUSD, NanoCredits: h.Charge.NanoCredits, Accounts: amounts,
 		Estimated: h.Charge.Estimated, UnknownUsage: h.Charge.UnknownUsage, Overage: h.Charge.Overage,
 	}
 }
@@ -294,7 +293,7 @@ func (h *HoldRow) outcomeBody(state State) OutcomeBody {
 	return OutcomeBody{
 		Hold: h.ID, Source: h.Source, Provider: h.Provider,
 		Result: h.Outcome.Result, Reason: h.Outcome.Reason, Status: h.Outcome.Status, State: state,
-		Usage: h.Usage, Tokens: h.Charge.Tokens, USD: FormatUSD(h.Charge.NanoUSD),
+		Usage: h.Usage, Tokens: h.Charge.Tokens, USD: FormatUSD(h.Charge.NanoUSD), Credits: FormatCredits(h.Charge.NanoCredits),
 		Estimated: h.Charge.Estimated, UnknownUsage: h.Charge.UnknownUsage, Overage: h.Charge.Overage,
 		AdmittedAt: h.AdmittedAt.UnixMicro(), EndedAt: h.EndedAt.UnixMicro(),
 	}

@@ -77,14 +77,28 @@ const (
 
 // Charge is what a hold became.
 type Charge struct {
-	Tokens  int64
-	NanoUSD int64
+	Tokens      int64
+	NanoUSD     int64
+	NanoCredits int64
 	// Estimated says that the usage was counted by us, because the provider's never arrived.
 	Estimated bool
 	// UnknownUsage says that what was held was charged.
 	UnknownUsage bool
 	// Overage says that more was used than was held.
 	Overage bool
+}
+
+// Of is the charge in a unit.
+func (c *Charge) Of(unit Unit) int64 { return *c.in(unit) }
+
+func (c *Charge) in(unit Unit) *int64 {
+	switch unit {
+	case USD:
+		return &c.NanoUSD
+	case Credits:
+		return &c.NanoCredits
+	}
+	return &c.Tokens
 }
 
 // CallReport is a call with its attempts, in order.

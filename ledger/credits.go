@@ -229,3 +229,16 @@ func ParseCredits(text string) (int64, error) {
 
 // FormatCredits writes nano-credits as an exact decimal of credits, without trailing zeros.
 func FormatCredits(nano int64) string { return formatDecimal(nano, nanoPlaces) }
+
+func (r CreditRate) validate() error {
+	multipliers := []Multiplier{r.Model, r.Burn}
+	for _, multiplier := range r.Tiers {
+		multipliers = append(multipliers, multiplier)
+	}
+	for _, multiplier := range multipliers {
+		if err := multiplier.validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -96,7 +96,7 @@ func (op *end) late(ctx context.Context, b *batch, hold HoldRow) error {
 		return nil
 	}
 	used, err := hold.consumed(usage)
-	if err != nil {
+	if err != nil { // what cannot be priced lowers nothing, either
 		return err
 	}
 	if err := b.load(ctx, Keys{Accounts: hold.Accounts}); err != nil {
@@ -104,14 +104,15 @@ func (op *end) late(ctx context.Context, b *batch, hold HoldRow) error {
 	}
 	refunds := make(map[Account]int64, len(hold.Accounts))
 	for account, total := range hold.Totals {
-		if refund := *hold.Reserve.of(account.Unit) - *used.of(account.Unit); refund > 0 {
+		if refund := *hold.Reserve.Of(account.Unit) - used.Of(account.Unit); refund > 0 {
 			b.refund(Mark{account, total}, refund)
 			refunds[account] = -refund
 		}
 	}
 	hold.Usage, hold.Refunded = usage, true
-	hold.Charge.Tokens = min(hold.Charge.Tokens, *used.Tokens)
-	hold.Charge.NanoUSD = min(hold.Charge.NanoUSD, *used.NanoUSD)
+	for _, unit := range Units {
+		*hold.Charge.in(unit) = min(hold.Charge.Of(unit), used.Of(unit))
+	}
 	b.setHold(hold)
 	body := hold.chargeBody(refunds)
 	body.Refund = true
@@ -150,18 +151,16 @@ func (op *post) decide(_ context.Context, b *batch) error {
 		return err
 	}
 	for _, account := range op.Accounts {
-		if row := b.rows.Accounts[account]; !hasRoom(row.Used, row.Held, max(tokens, op.NanoUSD)) {
+		if row := b.rows.Accounts[account]; !hasRoom(row.Used, row.Held, max(tokens, op.NanoUSD, op.NanoCredits)) {
 			return ErrOverflow
 		}
 	}
 	at := b.rows.Now
 	body := ChargeBody{Source: op.Source, Provider: op.Provider, Usage: &op.Usage, Tokens: tokens, NanoUSD: op.NanoUSD,
-		Accounts: make(map[Account]int64, len(op.Accounts))}
+		NanoCredits: op.NanoCredits, Accounts: make(map[Account]int64, len(op.Accounts))}
+	charge := Charge{Tokens: tokens, NanoUSD: op.NanoUSD, NanoCredits: op.NanoCredits}
 	for _, account := range op.Accounts {
-		amount := tokens
-		if account.Unit == USD {
-			amount = op.NanoUSD
-		}
+		amount := charge.Of(account.Unit)
 		b.post(account, amount, at)
 		body.Accounts[account] = amount
 	}

@@ -43,9 +43,12 @@ type ChargeBody struct {
 	Usage *Usage `json:"usage"`
 	// Price is in pico-USD per token; null where the candidate had none.
 	Price *Price `json:"price"`
-	// Tokens and NanoUSD are the charge.
-	Tokens  int64 `json:"tokens"`
-	NanoUSD int64 `json:"nano_usd"`
+	// CreditRate is null where the candidate takes no credits.
+	CreditRate *CreditRate `json:"credit_rate"`
+	// Tokens, NanoUSD and NanoCredits are the charge.
+	Tokens      int64 `json:"tokens"`
+	NanoUSD     int64 `json:"nano_usd"`
+	NanoCredits int64 `json:"nano_credits"`
 	// Accounts holds what each account was charged, in its own unit; negative for a refund.
 	Accounts     map[Account]int64 `json:"accounts"`
 	Estimated    bool              `json:"estimated"`
@@ -68,6 +71,7 @@ type OutcomeBody struct {
 	Usage        *Usage `json:"usage"`
 	Tokens       int64  `json:"tokens"`
 	USD          string `json:"usd"`
+	Credits      string `json:"credits"`
 	Estimated    bool   `json:"estimated"`
 	UnknownUsage bool   `json:"unknown_usage"`
 	Overage      bool   `json:"overage"`

@@ -132,12 +132,17 @@ func (l *Ledger) Close() error {
 type Reserve struct {
 	Tokens  *int64 `json:"tokens"`
 	NanoUSD *int64 `json:"nano_usd"`
+	// NanoCredits is 0, and not nil, for a candidate that takes none.
+	NanoCredits *int64 `json:"nano_credits"`
 }
 
-// of is the amount in a unit.
-func (r Reserve) of(unit Unit) *int64 {
-	if unit == USD {
+// Of is the amount in a unit.
+func (r Reserve) Of(unit Unit) *int64 {
+	switch unit {
+	case USD:
 		return r.NanoUSD
+	case Credits:
+		return r.NanoCredits
 	}
 	return r.Tokens
 }
@@ -165,10 +170,11 @@ type Admission struct {
 	// effect only if this admission succeeds.
 	Replaces         *Replacement
 	Source, Provider string
-	// Price is frozen into the hold; nil if the candidate has none.
-	Price   *Price
-	Reserve Reserve
-	Claims  []Claim
+	// Price is frozen into the hold; nil if the candidate has none. CreditRate likewise; nil if it takes no credits.
+	Price      *Price
+	CreditRate *CreditRate
+	Reserve    Reserve
+	Claims     []Claim
 	// TTL is how long the hold lives unless renewed. Defaults to the ledger's.
 	TTL time.Duration
 	// Unheld checks the limits as they stand and makes no hold: for a call that reserves nothing and is charged directly.
@@ -206,7 +212,7 @@ func (l *Ledger) Admit(ctx context.Context, admission Admission) (Hold, error) {
 }
 
 func (a *Admission) validate() error {
-	for _, amount := range []*int64{a.Reserve.Tokens, a.Reserve.NanoUSD} {
+	for _, amount := range []*int64{a.Reserve.Tokens, a.Reserve.NanoUSD, a.Reserve.NanoCredits} {
 		if amount != nil && (*amount < 0 || *amount > NanoUSDMax) {
 			return fmt.Errorf("%w: a reserve must be within 0 and 2^62", ErrInvalid)
 		}
@@ -216,6 +222,11 @@ func (a *Admission) validate() error {
 	}
 	if a.Unheld && (a.Call != nil || a.Replaces != nil || a.Reserve != (Reserve{})) {
 		return fmt.Errorf("%w: an admission without a hold reserves nothing and is for no recorded call", ErrInvalid)
+	}
+	if a.CreditRate != nil {
+		if err := a.CreditRate.validate(); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
 	}
 	if a.Price != nil {
 		if err := a.Price.validate(); err != nil {
@@ -308,14 +319,14 @@ func (l *Ledger) end(ctx context.Context, op *end) (Charge, error) {
 type Posting struct {
 	Accounts []Account
 	Usage    Usage
-	// NanoUSD is the cost.
-	NanoUSD          int64
-	Source, Provider string
+	// NanoUSD is the cost, NanoCredits what it takes of a subscription.
+	NanoUSD, NanoCredits int64
+	Source, Provider     string
 }
 
 // Post charges accounts directly, whatever their limits.
 func (l *Ledger) Post(ctx context.Context, posting Posting) error {
-	if posting.NanoUSD < 0 || posting.NanoUSD > NanoUSDMax {
+	if min(posting.NanoUSD, posting.NanoCredits) < 0 || max(posting.NanoUSD, posting.NanoCredits) > NanoUSDMax {
 		return fmt.Errorf("%w: a charge must be within 0 and 2^62", ErrInvalid)
 	}
 	if _, err := posting.Usage.Tokens(); err != nil {

@@ -55,7 +55,7 @@ func TestAccountNames(t *testing.T) {
 	if err := new(Account).UnmarshalText([]byte("user/alice")); !errors.Is(err, ErrAccount) {
 		t.Errorf("all of a scope's accounts are one: %v", err)
 	}
-	if got, err := ParseAccounts("user/alice"); err != nil || len(got) != 2 || got[0].Unit != Tokens || got[1].Unit != USD {
+	if got, err := ParseAccounts("user/alice"); err != nil || len(got) != 3 || got[0].Unit != Tokens || got[1].Unit != USD || got[2].Unit != Credits {
 		t.Errorf("got %v, %v", got, err)
 	}
 	for _, text := range []string{"", "user", "user/", "/alice", "user/alice/euro", "user/a/b/c", "user/%zz"} {

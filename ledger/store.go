@@ -170,6 +170,7 @@ type HoldRow struct {
 	Reserve    Reserve
 	Accounts   []Account
 	Price      *Price // nil if the candidate has none
+	CreditRate *CreditRate
 	AdmittedAt time.Time
 	Deadline   time.Time
 	EndedAt    time.Time

@@ -210,7 +210,11 @@ func (f Fixed) recovers(past *past, _ time.Time) time.Time {
 
 // recovery steps through all that can change by itself: the window's end and the holds' deadlines.
 func (f Fixed) recovery(past *past, now time.Time, n need) (time.Time, bool, error) {
-	opened := past.row.Openings[f.Length]
+	opened, known := past.row.Openings[f.Length]
+	if !known { // nobody was ever admitted under it: no charge opens it
+		at, ok := n.outlive(now)
+		return at, ok, nil
+	}
 	open := f.isOpen(opened, now)
 	end := opened.At.Add(f.Length)
 	if !open && n.used > 0 { // a charge that is about to be posted opens it
@@ -242,6 +246,17 @@ func (n need) step(now, end time.Time, open bool, endOf func(time.Time) time.Tim
 			return time.Time{}, false
 		}
 	}
+}
+
+// outlive is when enough of the live holds has run out, where their charges do not count.
+func (n need) outlive(t time.Time) (time.Time, bool) {
+	for _, hold := range n.holds {
+		t = later(t, hold.at)
+		if n.held -= hold.amount; n.fits() {
+			return t, true
+		}
+	}
+	return time.Time{}, false
 }
 
 func (r Rolling) since(past *past, at time.Time) (int64, error) {

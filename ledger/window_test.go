@@ -84,6 +84,18 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
+// A window that nobody was admitted under does not open by charges: a hold that runs out makes room at once.
+func TestRecoveryOfAWindowThatIsNew(t *testing.T) {
+	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+	holds := []due{{now.Add(time.Minute), 5}, {now.Add(time.Hour), 8}}
+	for amount, want := range map[int64]time.Duration{1: time.Minute, 2: time.Minute, 3: time.Hour, 10: time.Hour} {
+		at, ok, err := Fixed{time.Hour}.recovery(&past{}, now, need{amount, 10, 0, 13, holds})
+		if err != nil || !ok || at.Sub(now) != want {
+			t.Errorf("%d: got %v, %v, %v, want %v", amount, at.Sub(now), ok, err, want)
+		}
+	}
+}
+
 // Months end where their zone's do, whatever its clocks do meanwhile.
 func TestMonth(t *testing.T) {
 	for _, test := range []struct{ zone, at, begins, ends string }{

@@ -178,6 +178,7 @@ func checkCandidate(c Candidate) error {
 		checkText("candidate.model", c.Model),
 		checkOptional("candidate.residency", c.Residency),
 		checkText("candidate.connection", c.Connection),
+		checkText("candidate.accounting", c.Accounting),
 		checkList("candidate.protocols", c.Protocols, maxListed),
 		checkList("candidate.modalities", c.Modalities, maxListed),
 	)
@@ -192,6 +193,7 @@ func checkAttempts(attempts []Attempt) error {
 			checkText("attempts.source", attempt.Source),
 			checkText("attempts.provider", attempt.Provider),
 			checkText("attempts.reason", attempt.Reason),
+			checkText("attempts.accounting", attempt.Accounting),
 		); err != nil {
 			return err
 		}

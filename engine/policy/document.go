@@ -29,6 +29,7 @@ func notNil[T any](list []T) []T {
 
 // The keys of the document are shared by all documents: OPA reads them only.
 var (
+	keyAccounting        = ast.StringTerm("accounting")
 	keyAttempts          = ast.StringTerm("attempts")
 	keyCall              = ast.StringTerm("call")
 	keyCandidate         = ast.StringTerm("candidate")
@@ -115,6 +116,7 @@ func candidateTerm(c Candidate) *ast.Term {
 		field{keyOutputTokensMax, numberTerm(c.OutputTokensMax)},
 		field{keyPriced, ast.InternedTerm(c.Priced)},
 		field{keyOpenRouterRouting, ast.InternedTerm(c.OpenRouterRouting)},
+		field{keyAccounting, ast.StringTerm(c.Accounting)},
 	)
 }
 
@@ -128,6 +130,7 @@ func attemptsTerm(attempts []Attempt) *ast.Term {
 			field{keySource, ast.StringTerm(attempt.Source)},
 			field{keyProvider, ast.StringTerm(attempt.Provider)},
 			field{keyReason, ast.StringTerm(attempt.Reason)},
+			field{keyAccounting, ast.StringTerm(attempt.Accounting)},
 		)
 	}
 	return ast.ArrayTerm(terms...)

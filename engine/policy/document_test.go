@@ -78,6 +78,7 @@ func drawFacts(t *rapid.T) Facts {
 			OutputTokensMax:   optionalNumber.Draw(t, "candidate's output tokens"),
 			Priced:            is.Draw(t, "priced"),
 			OpenRouterRouting: is.Draw(t, "routing"),
+			Accounting:        rapid.SampledFrom([]string{ByAPIKey, BySubscription, Unmetered, ""}).Draw(t, "accounting"),
 		},
 		Attempts: rapid.SliceOfN(attempt, 0, 3).Draw(t, "attempts"),
 	}

@@ -77,7 +77,16 @@ type Candidate struct {
 	Priced bool `json:"priced"`
 	// OpenRouterRouting says that the request carries OpenRouter routing metadata that this source would act on.
 	OpenRouterRouting bool `json:"openrouter_routing"`
+	// Accounting is how the source is paid: "api_key" by money, "subscription" by credits, "unmetered" not at all.
+	Accounting string `json:"accounting"`
 }
+
+// The ways in which a source is paid.
+const (
+	ByAPIKey       = "api_key"
+	BySubscription = "subscription"
+	Unmetered      = "unmetered"
+)
 
 // Attempt is a candidate that was contacted for this call and failed.
 type Attempt struct {
@@ -85,6 +94,8 @@ type Attempt struct {
 	Provider string `json:"provider"`
 	// Reason is one of the reasons of package adapters, for example "rate_limited".
 	Reason string `json:"reason"`
+	// Accounting is the candidate's.
+	Accounting string `json:"accounting"`
 }
 
 // Decision is what policy says of one candidate.
@@ -132,6 +143,16 @@ type Settings struct {
 	Fallback *Fallback `json:"fallback,omitempty"`
 	// Settlement says what is charged where the provider's usage never arrived.
 	Settlement *Settlement `json:"settlement,omitempty"`
+	// Accounting says which ways of paying a call may take.
+	Accounting *Accounting `json:"accounting,omitempty"`
+}
+
+// Accounting: what is not allowed here is denied.
+type Accounting struct {
+	// Unmetered allows sources that nothing is charged for.
+	Unmetered bool `json:"unmetered"`
+	// MoneyAfterSubscription allows a call to go on to a source that costs money after one of a subscription has failed.
+	MoneyAfterSubscription bool `json:"money_after_subscription"`
 }
 
 // AllowList: where both lists are given, both must pass. A nil list is absent.

@@ -50,6 +50,7 @@ func facts() policy.Facts {
 			ContextTokens:   new(int64(100_000)),
 			OutputTokensMax: new(int64(4000)),
 			Priced:          true,
+			Accounting:      policy.ByAPIKey,
 		},
 	}
 }

@@ -30,6 +30,8 @@ func Run(t *testing.T, newBackend func(t *testing.T, now func() time.Time) Backe
 	}{
 		{"a hold is charged what was used and the rest is given back", settles},
 		{"a price's tiers, long context and units are charged and kept", charges},
+		{"what a price does not list is charged at what was held at least", chargesTheUnpriced},
+		{"credits are held and charged beside tokens and money", chargesCredits},
 		{"a release gives everything back", releases},
 		{"an admission never passes a limit", keepsLimits},
 		{"parallel admissions never pass a limit together", keepsLimitsInParallel},

@@ -1,6 +1,7 @@
 package memory_test
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -15,6 +16,12 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// One long history, in which accounts are old, and many short ones, in which they are new.
 func TestHistoryStorm(t *testing.T) {
-	ledgertest.RunHistory(t, func(now func() time.Time) ledger.Store { return memory.New(now) }, 500*ledgertest.Rounds(t, 10))
+	open := func(now func() time.Time) ledger.Store { return memory.New(now) }
+	rounds := ledgertest.Rounds(t, 10)
+	t.Run("long", func(t *testing.T) { ledgertest.RunHistory(t, open, 500*rounds) })
+	for i := range 10 * rounds {
+		t.Run("short/"+strconv.Itoa(i), func(t *testing.T) { ledgertest.RunHistory(t, open, 50) })
+	}
 }

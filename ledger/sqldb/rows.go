@@ -189,7 +189,8 @@ func scanHold(scan scan) (ledger.HoldRow, error) {
 	err := scan(id{&h.ID}, id{&h.Call}, &h.Source, &h.Provider, &h.State, &h.Token, &h.Reserve.Tokens, &h.Reserve.NanoUSD,
 		document{&h.Accounts}, micros{&h.AdmittedAt}, micros{&h.Deadline}, micros{&h.EndedAt}, &h.Outcome.Result, &h.Outcome.Reason,
 		&h.Outcome.Status, document{&h.Usage}, &h.Charge.Tokens, &h.Charge.NanoUSD, &h.Charge.Estimated, &h.Charge.UnknownUsage,
-		&h.Charge.Overage, &digest, &h.Refunded, document{&h.Totals}, document{&h.Price})
+		&h.Charge.Overage, &digest, &h.Refunded, document{&h.Totals}, &h.Reserve.NanoCredits, &h.Charge.NanoCredits,
+		document{&h.CreditRate}, document{&h.Price})
 	if err == nil && copy(h.Digest[:], digest) != len(h.Digest) {
 		err = fmt.Errorf("hold %s: its digest has %d bytes", h.ID, len(digest))
 	}
@@ -282,21 +283,19 @@ func (s session) saveHold(ctx context.Context, h ledger.HoldRow) error {
 	if err != nil {
 		return fmt.Errorf("sqldb: accounts of hold %s: %w", h.ID, err)
 	}
-	var usage, totals, price any
-	if len(h.Totals) > 0 {
-		body, err := json.Marshal(h.Totals)
-		if err != nil {
-			return fmt.Errorf("sqldb: totals of hold %s: %w", h.ID, err)
-		}
-		totals = string(body)
+	usage, err := nullDocument(h.Usage, h.Usage != nil)
+	if err != nil {
+		return fmt.Errorf("sqldb: usage of hold %s: %w", h.ID, err)
 	}
-	if h.Usage != nil {
-		body, err := json.Marshal(h.Usage)
-		if err != nil {
-			return fmt.Errorf("sqldb: usage of hold %s: %w", h.ID, err)
-		}
-		usage = string(body)
+	totals, err := nullDocument(h.Totals, len(h.Totals) > 0)
+	if err != nil {
+		return fmt.Errorf("sqldb: totals of hold %s: %w", h.ID, err)
 	}
+	creditRate, err := nullDocument(h.CreditRate, h.CreditRate != nil)
+	if err != nil {
+		return fmt.Errorf("sqldb: credit rate of hold %s: %w", h.ID, err)
+	}
+	var price any
 	if h.Price != nil {
 		key := h.Price.ID()
 		price = key[:]
@@ -304,7 +303,8 @@ func (s session) saveHold(ctx context.Context, h ledger.HoldRow) error {
 	err = s.exec(ctx, upsertHold, h.ID[:], nullID(h.Call), h.Source, h.Provider, string(h.State), h.Token, h.Reserve.Tokens,
 		h.Reserve.NanoUSD, string(accounts), h.AdmittedAt.UnixMicro(), h.Deadline.UnixMicro(), nullMicros(h.EndedAt),
 		h.Outcome.Result, h.Outcome.Reason, h.Outcome.Status, usage, h.Charge.Tokens, h.Charge.NanoUSD, integer(h.Charge.Estimated),
-		integer(h.Charge.UnknownUsage), integer(h.Charge.Overage), h.Digest[:], integer(h.Refunded), totals, price)
+		integer(h.Charge.UnknownUsage), integer(h.Charge.Overage), h.Digest[:], integer(h.Refunded), totals, h.Reserve.NanoCredits,
+		h.Charge.NanoCredits, creditRate, price)
 	if err != nil {
 		return err
 	}
@@ -375,6 +375,15 @@ func (d document) Scan(value any) error {
 		return json.Unmarshal([]byte(value), d.to)
 	}
 	return fmt.Errorf("a document of type %T", value)
+}
+
+// nullDocument is a JSON text, or NULL for what is not there.
+func nullDocument(value any, there bool) (any, error) {
+	if !there {
+		return nil, nil
+	}
+	body, err := json.Marshal(value)
+	return string(body), err
 }
 
 func nullText(s string) any {

@@ -36,7 +36,8 @@ const (
 
 	holdColumns = `h.id, h.call, h.source, h.provider, h.state, h.token, h.reserve_tokens, h.reserve_nano_usd, h.accounts,
 		h.admitted_at, h.deadline, h.ended_at, h.result, h.reason, h.status, h.usage, h.tokens, h.nano_usd, h.estimated,
-		h.unknown_usage, h.overage, h.digest, h.refunded, h.totals, p.body`
+		h.unknown_usage, h.overage, h.digest, h.refunded, h.totals, h.reserve_nano_credits,
+		h.nano_credits, h.credit_rate, p.body`
 	fromHold       = ` FROM ledger_hold h LEFT JOIN ledger_price p ON p.id = h.price `
 	selectHold     = `SELECT ` + holdColumns + fromHold + `WHERE h.id = $1`
 	selectDue      = `SELECT ` + holdColumns + fromHold + `WHERE h.state = 'live' AND h.deadline <= $1 ORDER BY h.deadline, h.id`
@@ -44,13 +45,13 @@ const (
 	selectStanding = `SELECT ` + holdColumns + fromHold + `JOIN ledger_standing s ON s.hold = h.id WHERE s.account = $1`
 	upsertHold     = `INSERT INTO ledger_hold (id, call, source, provider, state, token, reserve_tokens, reserve_nano_usd, accounts,
 		admitted_at, deadline, ended_at, result, reason, status, usage, tokens, nano_usd, estimated, unknown_usage, overage, digest,
-		refunded, totals, price)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)
+		refunded, totals, reserve_nano_credits, nano_credits, credit_rate, price)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)
 		ON CONFLICT (id) DO UPDATE SET state = excluded.state, token = excluded.token, deadline = excluded.deadline,
 		ended_at = excluded.ended_at, result = excluded.result, reason = excluded.reason, status = excluded.status,
 		usage = excluded.usage, tokens = excluded.tokens, nano_usd = excluded.nano_usd, estimated = excluded.estimated,
 		unknown_usage = excluded.unknown_usage, overage = excluded.overage, digest = excluded.digest, refunded = excluded.refunded,
-		totals = excluded.totals`
+		totals = excluded.totals, nano_credits = excluded.nano_credits`
 
 	insertStanding = `INSERT INTO ledger_standing (account, hold) VALUES ($1, $2) ON CONFLICT (account, hold) DO NOTHING`
 	deleteStanding = `DELETE FROM ledger_standing WHERE account = $1 AND hold = $2`

@@ -25,9 +25,9 @@ func (m *Model) Candidates(cooling *Cooling, routed bool, tier string) []engine.
 				Connection: source.Connection.State, CoolingUntil: cooling.until(source.ID),
 				Protocols: source.Connection.Protocols(), Modalities: slices.AppendSeq([]string{}, maps.Keys(m.Modalities)),
 				ContextTokens: m.ContextTokens, OutputTokensMax: m.OutputTokensMax, Priced: price != nil,
-				OpenRouterRouting: routed && source.Connection.Provider == openRouter,
+				OpenRouterRouting: routed && source.Connection.Provider == openRouter, Accounting: source.Accounting,
 			},
-			Price: price, Scopes: source.scopes(),
+			Price: price, CreditRate: source.creditRate(tier), Scopes: source.scopes(),
 			// OpenAI's dialect, which every connection speaks, reports cache writes inside the prompt.
 			CacheWrites: true,
 		})
@@ -37,7 +37,7 @@ func (m *Model) Candidates(cooling *Cooling, routed bool, tier string) []engine.
 
 // priceFor is the source's price for calls that ask for a service tier; nil if it has none.
 func (s *Source) priceFor(tier string) *ledger.Price {
-	if s.Price == nil || tier == "" {
+	if s.Price == nil || tier == "" || s.Accounting == policy.BySubscription { // whose tiers are its multipliers'
 		return s.Price
 	}
 	price, err := s.Price.For(tier)

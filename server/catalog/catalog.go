@@ -89,6 +89,8 @@ type Model struct {
 	OutputTokensMax *int64
 	// Modalities beyond text, with the most tokens that one such part can be.
 	Modalities map[string]int64
+	// Multiplier of credits, which a source may override.
+	Multiplier ledger.Multiplier
 	Sources    []*Source
 }
 
@@ -104,6 +106,10 @@ type Source struct {
 	// PublishedPrice is the id of the published price that it was taken from; empty if the file has the rates themselves.
 	PublishedPrice string
 	Enabled        bool
+	// Accounting is one of the ways that policy knows.
+	Accounting string
+	// Multiplier of credits, for a source of a subscription.
+	Multiplier ledger.Multiplier
 	// Limits are what all calls together may use of the source; nil if they are not counted.
 	Limits Limits
 }
@@ -400,7 +406,13 @@ func (p *parser) models() error {
 		}
 		model := &Model{
 			ID: entry.ID, Enabled: orTrue(entry.Enabled), ContextTokens: entry.ContextTokens, OutputTokensMax: entry.OutputTokensMax,
-			Modalities: entry.Modalities,
+			Modalities: entry.Modalities, Multiplier: ledger.Once,
+		}
+		if entry.Multiplier != "" {
+			var err error
+			if model.Multiplier, err = ledger.ParseMultiplier(entry.Multiplier); err != nil {
+				return p.fail(append(way, "multiplier"), "model %q: %v", entry.ID, err)
+			}
 		}
 		if len(entry.Sources) > sourcesMax {
 			return p.fail(append(way, "sources"), "model %q has more than %d sources", entry.ID, sourcesMax)
@@ -456,12 +468,8 @@ func (p *parser) source(model *Model, entry sourceEntry, way []any) error {
 		ID: entry.ID, Connection: connection, Model: entry.Model, Residency: orNil(entry.Residency), Enabled: orTrue(entry.Enabled),
 		Limits: limits,
 	}
-	if entry.Price != nil {
-		price, err := p.price(entry.ID, *entry.Price, model.Modalities, append(way, "price"))
-		if err != nil {
-			return err
-		}
-		source.Price, source.PublishedPrice = price, entry.Price.Published
+	if err := p.accounting(source, model, entry, way); err != nil {
+		return err
 	}
 	model.Sources = append(model.Sources, source)
 	p.catalogue.Sources[source.ID] = source

@@ -104,6 +104,11 @@ func TestParseRefuses(t *testing.T) {
 		"two limits for a window":     {"{max: \"1000\"}", "[{max: \"1000\"}, {max: \"1\", window: 24h}]", "c.yaml:15: a limit in tokens: there are two for the window fixed/24h"},
 		"more than all spendable":     {"{max: \"1000\"}", "{max: \"1000\", spendable: 101}", "c.yaml:15: a limit in tokens: spendable"},
 		"final below spendable":       {"{max: \"1000\"}", "{max: \"1000\", spendable: 95, final: 90}", "c.yaml:15: a limit in tokens: final"},
+		"an unknown accounting":       {"connection: one,", "connection: one, accounting: barter,", "c.yaml:8: source \"s\": unknown accounting \"barter\""},
+		"a subscription with a price": {"connection: one,", "connection: one, accounting: subscription,", "c.yaml:8: source \"s\": a subscription is paid by credits"},
+		"unmetered at a price":        {"connection: one,", "connection: one, accounting: unmetered,", "c.yaml:8: source \"s\": what is unmetered needs a price of 0"},
+		"a multiplier of money":       {"connection: one,", "connection: one, multiplier: \"2\",", "c.yaml:8: source \"s\": only a subscription has a multiplier"},
+		"a multiplier of 0":           {"    access: {users", "    multiplier: \"0\"\n    access: {users", "c.yaml:7: model \"m\": not a multiplier"},
 		"a tenant that is no id":      {"id: bob", "tenant: \"a/b\", id: bob", "c.yaml:13: user \"bob\": a tenant must match"},
 		"a modality that is none":     {"image: 1000", "smell: 1000", "c.yaml:6: model \"m\": modalities"},
 		"the same user twice":         {"id: bob", "id: alice", "c.yaml:13: user \"alice\" is defined twice"},
@@ -134,7 +139,7 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !c.InferenceEnabled || c.Authenticate(token) == nil || len(c.Models["demo/failover"].Sources) != 2 || len(c.RequiredRules) != 7 {
+	if !c.InferenceEnabled || c.Authenticate(token) == nil || len(c.Models["demo/failover"].Sources) != 2 || len(c.RequiredRules) != 8 {
 		t.Errorf("%+v", c)
 	}
 }

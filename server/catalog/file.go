@@ -55,7 +55,9 @@ type modelEntry struct {
 	Modalities map[string]int64 `yaml:"modalities"`
 	Access     *accessEntry     `yaml:"access"`
 	Enabled    *bool            `yaml:"enabled"`
-	Sources    []sourceEntry    `yaml:"sources"`
+	// Multiplier of credits, 1 if it is not written.
+	Multiplier string        `yaml:"multiplier"`
+	Sources    []sourceEntry `yaml:"sources"`
 }
 
 type accessEntry struct {
@@ -65,10 +67,14 @@ type accessEntry struct {
 }
 
 type sourceEntry struct {
-	ID         string      `yaml:"id"`
-	Connection string      `yaml:"connection"`
-	Model      string      `yaml:"model"`
-	Residency  string      `yaml:"residency"`
+	ID         string `yaml:"id"`
+	Connection string `yaml:"connection"`
+	Model      string `yaml:"model"`
+	Residency  string `yaml:"residency"`
+	// Accounting is api_key (the default), subscription or unmetered.
+	Accounting string `yaml:"accounting"`
+	// Multiplier of credits, in place of the model's.
+	Multiplier string      `yaml:"multiplier"`
 	Price      *priceEntry `yaml:"price"`
 	Enabled    *bool       `yaml:"enabled"`
 	Limits     *limitEntry `yaml:"limits"`
@@ -122,6 +128,12 @@ type settingsEntry struct {
 	OpenRouterRouting  string           `yaml:"openrouter_routing"`
 	FallbackOn         *[]string        `yaml:"fallback_on"`
 	Settlement         *settlementEntry `yaml:"settlement"`
+	Accounting         *accountingEntry `yaml:"accounting"`
+}
+
+type accountingEntry struct {
+	Unmetered              bool `yaml:"unmetered"`
+	MoneyAfterSubscription bool `yaml:"money_after_subscription"`
 }
 
 type allowListEntry struct {
@@ -244,6 +256,9 @@ func (f *file) settings() policy.Settings {
 	}
 	if written.FallbackOn != nil {
 		settings.Fallback = &policy.Fallback{On: *written.FallbackOn}
+	}
+	if a := written.Accounting; a != nil {
+		settings.Accounting = &policy.Accounting{Unmetered: a.Unmetered, MoneyAfterSubscription: a.MoneyAfterSubscription}
 	}
 	if s := written.Settlement; s != nil {
 		settings.Settlement = &policy.Settlement{

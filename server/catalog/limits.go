@@ -30,8 +30,9 @@ type tenantEntry struct {
 
 // limitEntry is what may be used, a unit each.
 type limitEntry struct {
-	Tokens unitLimits `yaml:"tokens"`
-	USD    unitLimits `yaml:"usd"`
+	Tokens  unitLimits `yaml:"tokens"`
+	USD     unitLimits `yaml:"usd"`
+	Credits unitLimits `yaml:"credits"`
 }
 
 // unitLimits are the limits of one unit: one, or a list of them, a window each.
@@ -101,11 +102,14 @@ func (p *parser) limits(entry *limitEntry, way ...any) (Limits, error) {
 		unit   ledger.Unit
 		limits unitLimits
 		parse  func(string) (int64, error)
-	}{{ledger.Tokens, entry.Tokens, parseTokens}, {ledger.USD, entry.USD, ledger.ParseUSD}} {
+	}{{ledger.Tokens, entry.Tokens, parseTokens}, {ledger.USD, entry.USD, ledger.ParseUSD}, {ledger.Credits, entry.Credits, ledger.ParseCredits}} {
 		for i, written := range unit.limits {
 			at := append(slices.Clone(way), string(unit.unit))
 			if len(unit.limits) > 1 {
 				at = append(at, i)
+			}
+			if unit.unit == ledger.Credits && written.Spendable == 0 && written.Final == 0 {
+				written.Spendable, written.Final = creditsSpendable, creditsFinal
 			}
 			limit, field, err := written.limit(unit.parse)
 			if err != nil {
@@ -147,6 +151,13 @@ func (l unitLimit) limit(parse func(string) (int64, error)) (limit ledger.Limit,
 	}
 	return limit, "", nil
 }
+
+const (
+	// creditsSpendable and creditsFinal are the percentages of a limit in credits that calls and one further call may take where
+	// nothing else is written: what a call takes is known afterwards only, and a person who has used up all of it waits for days.
+	creditsSpendable = 95
+	creditsFinal     = 96
+)
 
 // percentOf rounds down, and does not overflow.
 func percentOf(amount, percent int64) int64 { return amount/100*percent + amount%100*percent/100 }

@@ -114,12 +114,12 @@ func viewCall(report ledger.CallReport) callView {
 	view := callView{
 		ID: report.ID.String(), ClientRequestID: report.ClientRequestID, State: report.State, Model: report.Model, Protocol: report.Protocol,
 		Stream: report.Stream, CreatedAt: report.CreatedAt, EndedAt: orNull(report.EndedAt), DecisionID: report.ID.String(),
-		Attempts: []attemptView{}, Charge: chargeView{Credits: "0"},
+		Attempts: []attemptView{}, 
 	}
 	if view.ClientRequestID == "" {
 		view.ClientRequestID = report.IdempotencyKey
 	}
-	var nano int64
+	var charge ledger.Charge
 	for _, attempt := range report.Attempts {
 		outcome := attempt.Outcome
 		if outcome.Result == "" {
@@ -133,12 +133,13 @@ func viewCall(report ledger.CallReport) callView {
 			view.Usage = &usageView{Usage: *attempt.Usage, Units: map[string]int64{}}
 			maps.Copy(view.Usage.Units, attempt.Usage.Units)
 		}
-		nano += attempt.Charge.NanoUSD
+		charge.NanoUSD += attempt.Charge.NanoUSD
+		charge.NanoCredits += attempt.Charge.NanoCredits
 		view.Charge.Estimated = view.Charge.Estimated || attempt.Charge.Estimated
 		view.Charge.UnknownUsage = view.Charge.UnknownUsage || attempt.Charge.UnknownUsage
 		view.Charge.Overage = view.Charge.Overage || attempt.Charge.Overage
 	}
-	view.Charge.USD = ledger.FormatUSD(nano)
+	view.Charge.USD, view.Charge.Credits = ledger.FormatUSD(charge.NanoUSD), ledger.FormatCredits(charge.NanoCredits)
 	return view
 }
 

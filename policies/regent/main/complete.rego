@@ -36,12 +36,14 @@ _input_is_complete if {
 	type_name(input.candidate.output_tokens_max) in {"null", "number"}
 	is_boolean(input.candidate.priced)
 	is_boolean(input.candidate.openrouter_routing)
+	is_string(input.candidate.accounting)
 
 	is_array(input.attempts)
 	every attempt in input.attempts {
 		is_string(attempt.source)
 		is_string(attempt.provider)
 		is_string(attempt.reason)
+		is_string(attempt.accounting)
 	}
 
 	# Between two strings everything is a string, so that the least and the greatest element speak for all. The empty string is

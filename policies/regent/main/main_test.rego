@@ -82,7 +82,7 @@ _fields contains concat("/", array.concat([""], path)) if {
 }
 
 test_knows_every_field if {
-	count(_fields) == 34
+	count(_fields) == 35
 	{"/now", "/call", "/candidate/source", "/attempts"} & _fields == {"/now", "/call", "/candidate/source", "/attempts"}
 }
 
@@ -140,7 +140,7 @@ test_allows_empty_lists if {
 }
 
 test_denies_incomplete_attempts if {
-	attempt := {"source": "source-2", "provider": "openai", "reason": "timeout"}
+	attempt := {"source": "source-2", "provider": "openai", "reason": "timeout", "accounting": "api_key"}
 	main.decision.allow with input as fixture.with_field("/attempts", [attempt])
 	every field in object.keys(attempt) {
 		missing := json.remove(attempt, [field])

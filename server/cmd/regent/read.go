@@ -183,12 +183,8 @@ func showAccount(ctx context.Context, out *tabwriter.Writer, store ledger.Store,
 		_, _ = fmt.Fprintf(out, "  %s\tused %s\theld %s\tleft %s of %s\t%s\n", b.Limit.Window, amount(b.Used), amount(b.Held), amount(b.Left), amount(b.Limit.Max), recovers)
 	}
 	for _, hold := range holds {
-		reserved := hold.Reserve.Tokens
-		if account.Unit == ledger.USD {
-			reserved = hold.Reserve.NanoUSD
-		}
 		held := "unbounded"
-		if reserved != nil {
+		if reserved := hold.Reserve.Of(account.Unit); reserved != nil {
 			held = amount(*reserved)
 		}
 		_, _ = fmt.Fprintf(out, "  hold %s\tof call %s\t%s\tuntil %s\n", hold.ID, hold.Call, held, hold.Deadline.Format(time.RFC3339Nano))

@@ -10,7 +10,7 @@ _codes(document) := codes if {
 	codes := fixture.codes(denials)
 }
 
-_attempt(source, reason) := {"source": source, "provider": "openai", "reason": reason}
+_attempt(source, reason) := {"source": source, "provider": "openai", "reason": reason, "accounting": "api_key"}
 
 test_allows_the_first_candidate if {
 	_denied([]) == set()
