@@ -47,6 +47,9 @@ func (op *admit) decide(ctx context.Context, b *batch) error {
 	for _, claim := range op.Claims {
 		at = later(at, b.rows.Accounts[claim.Account].TouchedAt)
 	}
+	if replaced != nil { // it ends now, and no account's time runs backwards
+		at = b.dated(at, replaced.Accounts)
+	}
 	if err := op.checkLimits(ctx, b, at, replaced); err != nil {
 		return err
 	}

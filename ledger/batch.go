@@ -34,7 +34,7 @@ type batch struct {
 func newBatch(tx Tx, rows *Rows) *batch {
 	return &batch{tx: tx, rows: rows, changes: Changes{
 		Accounts: map[Account]AccountRow{}, Holds: map[uuid.UUID]HoldRow{}, Calls: map[uuid.UUID]Call{},
-		Prices: map[[32]byte]Price{}, Refunds: map[Mark]int64{},
+		Prices: map[[32]byte]Price{}, Refunds: map[Mark]int64{}, Amendments: map[uuid.UUID]AmendmentRow{},
 	}}
 }
 
@@ -46,6 +46,22 @@ func (b *batch) pending(account Account) (charges []ChargeRow) {
 		}
 	}
 	return charges
+}
+
+// charge finds a charge by its total, with what was taken back of it so far.
+func (b *batch) charge(ctx context.Context, mark Mark) (ChargeRow, bool, error) {
+	rows, err := b.tx.Load(ctx, Keys{Marks: []Mark{mark}})
+	if err != nil {
+		return ChargeRow{}, false, err
+	}
+	charge, found := rows.Marks[mark]
+	for _, pending := range b.pending(mark.Account) {
+		if !found && pending.Total >= mark.Total {
+			charge, found = pending, true
+		}
+	}
+	charge.Refunded += b.changes.Refunds[mark]
+	return charge, found && charge.Total == mark.Total, nil
 }
 
 // load reads further rows into the batch, without losing what it has changed. What is there already is not read again: most
@@ -160,6 +176,7 @@ func (b *batch) finish(hold HoldRow, ending Ending, state HoldState, consumption
 	if err != nil {
 		return Charge{}, err
 	}
+	at = b.dated(at, hold.Accounts)
 	for _, account := range hold.Accounts {
 		row := b.rows.Accounts[account]
 		if !hasRoom(row.Used, hold.heldByOthers(account, row), amounts[account]) {
@@ -284,7 +301,7 @@ func (h *HoldRow) consumed(usage *Usage) (used Charge, err error) {
 func (h *HoldRow) chargeBody(amounts map[Account]int64) ChargeBody {
 	return ChargeBody{
 		Hold: h.ID, Source: h.Source, Provider: h.Provider, Usage: h.Usage, Price: h.Price, CreditRate: h.CreditRate,
-		Tokens: h.Charge.Tokens, NanoUSD: h.Charge.NanoUSD, NanoCredits: h.Charge.NanoCredits, Accounts: amounts,
+		Tokens: h.Charge.Tokens, NanoUSD: h.Charge.NanoUSD, NanoCredits: h.Charge.NanoCredits, Accounts: amounts, Totals: h.Totals,
 		Estimated: h.Charge.Estimated, UnknownUsage: h.Charge.UnknownUsage, Overage: h.Charge.Overage,
 	}
 }
@@ -299,11 +316,18 @@ func (h *HoldRow) outcomeBody(state State) OutcomeBody {
 	}
 }
 
-// post charges an account at a time, though never before its newest entry, and opens every known fixed window that has closed by
-// then. It returns the total that names the charge; 0 if there is none.
+// dated is the time of what happens to several accounts at once: never before the newest entry of one of them.
+func (b *batch) dated(at time.Time, accounts []Account) time.Time {
+	for _, account := range accounts {
+		at = later(at, b.rows.Accounts[account].TouchedAt)
+	}
+	return at
+}
+
+// post charges an account at a time that is dated, and opens every known fixed window that has closed by then. It returns the total
+// that names the charge; 0 if there is none.
 func (b *batch) post(account Account, amount int64, at time.Time) int64 {
 	row := b.rows.Accounts[account]
-	at = later(at, row.TouchedAt)
 	row.TouchedAt = at
 	if amount == 0 {
 		b.setAccount(account, row)

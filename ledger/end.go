@@ -66,11 +66,7 @@ func (op *end) decide(ctx context.Context, b *batch) error {
 	if op.consumption == nil {
 		state = HoldReleased
 	}
-	at := b.rows.Now
-	for _, account := range hold.Accounts {
-		at = later(at, b.rows.Accounts[account].TouchedAt)
-	}
-	charge, err := b.finish(hold, op.Ending, state, op.consumption, at, digest)
+	charge, err := b.finish(hold, op.Ending, state, op.consumption, b.rows.Now, digest)
 	op.charge = charge
 	return err
 }
@@ -155,16 +151,26 @@ func (op *post) decide(_ context.Context, b *batch) error {
 			return ErrOverflow
 		}
 	}
-	at := b.rows.Now
-	body := ChargeBody{Source: op.Source, Provider: op.Provider, Usage: &op.Usage, Tokens: tokens, NanoUSD: op.NanoUSD,
-		NanoCredits: op.NanoCredits, Accounts: make(map[Account]int64, len(op.Accounts))}
+	at := b.dated(b.rows.Now, op.Accounts)
 	charge := Charge{Tokens: tokens, NanoUSD: op.NanoUSD, NanoCredits: op.NanoCredits}
-	for _, account := range op.Accounts {
-		amount := charge.Of(account.Unit)
-		b.post(account, amount, at)
-		body.Accounts[account] = amount
+	body := ChargeBody{
+		Source: op.Source, Provider: op.Provider, Usage: &op.Usage,
+		Tokens: tokens, NanoUSD: op.NanoUSD, NanoCredits: op.NanoCredits,
 	}
+	body.Accounts, body.Totals = b.postAll(op.Accounts, charge, at)
 	return b.record(ChargeRecord, uuid.Nil, at, body)
+}
+
+// postAll charges accounts, each in its unit, and names the charges.
+func (b *batch) postAll(accounts []Account, charge Charge, at time.Time) (amounts, totals map[Account]int64) {
+	amounts, totals = make(map[Account]int64, len(accounts)), make(map[Account]int64, len(accounts))
+	for _, account := range accounts {
+		amounts[account] = charge.Of(account.Unit)
+		if total := b.post(account, amounts[account], at); total > 0 {
+			totals[account] = total
+		}
+	}
+	return amounts, totals
 }
 
 // refuse is the operation behind [Ledger.Refuse].

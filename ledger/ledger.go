@@ -41,6 +41,8 @@ type Config struct {
 	// Elapsed is the process's monotonic clock, by which steps of the store's clock are told from time that passed.
 	// Defaults to the time since Open. A test that moves the store's clock moves this one too.
 	Elapsed func() time.Duration
+	// LeaveDue leaves holds that are due to another process: for a ledger that only administrates the store of one that may run.
+	LeaveDue bool
 	// OnExpire is called once for each hold that expired, after its charge is committed, from the ledger's own goroutine:
 	// it must not block. Optional.
 	OnExpire func(Expiry)
@@ -62,6 +64,8 @@ type Ledger struct {
 	clock  stepDetector
 	done   chan struct{}
 	ending sync.Once
+	// pruning lets one Prune at a time choose what goes.
+	pruning sync.Mutex
 
 	mu     sync.Mutex // guards status
 	status Status

@@ -28,7 +28,8 @@ func readBalances(ctx context.Context, store Store, claims []Claim, suspendedUnt
 	return balances, nil
 }
 
-// ReadAccount reads an account with the live holds that stand on it.
+// ReadAccount reads an account with the live holds that stand on it. The row of one that the ledger does not know is
+// zero, its TouchedAt too.
 func ReadAccount(ctx context.Context, store Store, account Account) (AccountRow, []HoldRow, error) {
 	b, err := readBatch(ctx, store, []Claim{{Account: account}}, time.Time{})
 	if err != nil {
@@ -60,8 +61,13 @@ func readBatch(ctx context.Context, store Store, claims []Claim, suspendedUntil 
 	return b, b.expireDue(ctx)
 }
 
+// loader is what reads rows: a [Store], or a [View] of it.
+type loader interface {
+	Load(ctx context.Context, keys Keys) (*Rows, error)
+}
+
 // reader is a transaction that writes nothing.
-type reader struct{ Store }
+type reader struct{ loader }
 
 func (reader) Save(context.Context, *Changes) error { return nil }
 

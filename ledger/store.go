@@ -17,6 +17,9 @@ type Store interface {
 	Update(ctx context.Context, decide func(Tx) error) error
 	// Load reads rows in one consistent view without locking or writing.
 	Load(ctx context.Context, keys Keys) (*Rows, error)
+	// View runs look on one consistent view of everything, which nothing that is written meanwhile changes, without keeping
+	// anybody from writing.
+	View(ctx context.Context, look func(View) error) error
 	// Calls reads calls with their attempts. A query by id that finds nothing returns an empty slice.
 	Calls(ctx context.Context, query CallQuery) ([]CallReport, error)
 	// Call reads one call with its attempts, or returns [ErrNotFound].
@@ -32,8 +35,23 @@ type Store interface {
 	// Cursor is how far a named sink has read a stream: 0 at first. SetCursor moves it.
 	Cursor(ctx context.Context, sink string, writer uuid.UUID) (int64, error)
 	SetCursor(ctx context.Context, sink string, writer uuid.UUID, number int64) error
+	// Sinks lists the sinks that have read anything.
+	Sinks(ctx context.Context) ([]string, error)
 	// Close frees what the store opened itself.
 	Close() error
+}
+
+// View is one consistent view of a [Store]. What there can be any number of is read page by page, in the order of its keys, from
+// the one after a key on; the zero key is before all.
+type View interface {
+	Load(ctx context.Context, keys Keys) (*Rows, error)
+	Streams(ctx context.Context) ([]Stream, error)
+	Records(ctx context.Context, writer uuid.UUID, after int64, limit int) ([]Record, error)
+	// Accounts come in the order of their texts.
+	Accounts(ctx context.Context, after Account, limit int) ([]Account, error)
+	Charges(ctx context.Context, account Account, after int64, limit int) ([]ChargeRow, error)
+	Holds(ctx context.Context, after uuid.UUID, limit int) ([]HoldRow, error)
+	Calls(ctx context.Context, after uuid.UUID, limit int) ([]Call, error)
 }
 
 // Tx is one transaction of a [Store].
@@ -61,8 +79,18 @@ type Keys struct {
 	Marks []Mark
 	// Refunds asks what was refunded of an account's charges above one total and up to another.
 	Refunds []Span
+	// Amendments names what persons did to the books.
+	Amendments []uuid.UUID
+	// Oldest asks for the first records of a stream.
+	Oldest Prefix
 	// Stream asks for the last number of this writer's records.
 	Stream uuid.UUID
+}
+
+// Prefix is the first records of a stream. The zero value asks for none.
+type Prefix struct {
+	Writer uuid.UUID
+	Limit  int
 }
 
 // Moment is a moment of an account.
@@ -104,7 +132,10 @@ type Rows struct {
 	// Marks hold the charges that were found.
 	Marks map[Mark]ChargeRow
 	// Refunds hold the sums that are above 0.
-	Refunds map[Span]int64
+	Refunds    map[Span]int64
+	Amendments map[uuid.UUID]AmendmentRow
+	// Oldest holds the first records of the stream asked for, in order.
+	Oldest []Record
 	// Last is the last number of the stream asked for.
 	Last int64
 }
@@ -137,8 +168,14 @@ type ChargeRow struct {
 	Account Account
 	Total   int64
 	At      time.Time
-	// Amount is more than 0.
-	Amount int64
+	// Amount is more than 0. Refunded is what was taken back of it.
+	Amount, Refunded int64
+}
+
+// AmendmentRow is something that a person did to the books, so that it is done once.
+type AmendmentRow struct {
+	// Digest identifies what was asked for.
+	Digest [32]byte
 }
 
 // OpeningRow is a fixed window's last opening.
@@ -179,7 +216,7 @@ type HoldRow struct {
 	Charge     Charge
 	// Digest identifies the settlement that ended the hold, so that a repeated one gets the same answer.
 	Digest [32]byte
-	// Refunded says that a late settlement has already lowered the charge.
+	// Refunded says that a late settlement or a person has lowered the charge: no late settlement does so any more.
 	Refunded bool
 	// Totals name the charges that the hold became, an account each that was charged anything.
 	Totals map[Account]int64
@@ -200,12 +237,28 @@ type Changes struct {
 	Calls    map[uuid.UUID]Call
 	Prices   map[[32]byte]Price
 	// Charges are new, in the order of their accounts' totals. Refunds are added to what was refunded of a charge before.
-	Charges []ChargeRow
-	Refunds map[Mark]int64
-	Records []Record
+	Charges    []ChargeRow
+	Refunds    map[Mark]int64
+	Amendments map[uuid.UUID]AmendmentRow
+	Records    []Record
+	// Pruned is removed, after all else is written.
+	Pruned Pruned
+}
+
+// Pruned is what a transaction removes: the first records of a stream, and the rows that they tell of. A call takes its idempotency
+// key along.
+type Pruned struct {
+	Stream uuid.UUID
+	// UpTo is the number of the last record that goes; 0 if none does.
+	UpTo       int64
+	Holds      []uuid.UUID
+	Calls      []uuid.UUID
+	Charges    []Mark
+	Amendments []uuid.UUID
 }
 
 // Empty says whether there is nothing to write.
 func (c *Changes) Empty() bool {
-	return len(c.Accounts)+len(c.Holds)+len(c.Calls)+len(c.Prices)+len(c.Charges)+len(c.Refunds)+len(c.Records) == 0
+	rows := len(c.Accounts) + len(c.Holds) + len(c.Calls) + len(c.Prices) + len(c.Charges) + len(c.Refunds) + len(c.Amendments)
+	return rows == 0 && len(c.Records) == 0 && c.Pruned.UpTo == 0
 }

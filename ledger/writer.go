@@ -200,7 +200,7 @@ func (l *Ledger) transact(waiting []*waiter) error {
 		if err != nil {
 			return err
 		}
-		if err := b.expireDue(ctx); err != nil {
+		if err := l.expireDue(ctx, b); err != nil {
 			return err
 		}
 		for _, w := range waiting {
@@ -229,13 +229,20 @@ func (l *Ledger) transact(waiting []*waiter) error {
 	return err
 }
 
+func (l *Ledger) expireDue(ctx context.Context, b *batch) error {
+	if l.config.LeaveDue {
+		return nil
+	}
+	return b.expireDue(ctx)
+}
+
 // isStoreError tells an operation's own answer, which leaves the batch as it was, from a failure to read.
 func isStoreError(err error) bool {
 	var limit *LimitError
 	var duplicate *DuplicateError
 	return !errors.As(err, &limit) && !errors.As(err, &duplicate) &&
 		!errors.Is(err, ErrState) && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrOverflow) && !errors.Is(err, ErrUsage) &&
-		!errors.Is(err, ErrPrice)
+		!errors.Is(err, ErrPrice) && !errors.Is(err, ErrNotFound)
 }
 
 // begin reads every row that the operations name.

@@ -54,6 +54,13 @@ func Run(t *testing.T, newBackend func(t *testing.T, now func() time.Time) Backe
 		{"a step of the clock charges nobody", clockSteps},
 		{"bad input is refused and changes nothing", badInput},
 		{"what was acknowledged is there after a restart", restarts},
+		{"a reset has everything leave every window and erases nothing", resets},
+		{"a correction charges further, or takes back what is left of a charge", corrects},
+		{"an amendment is made once, with a reason and an actor", amends},
+		{"what is pruned is closed, and windows count as before", prunes},
+		{"only what is old, ended and read by every sink is pruned", keepsWhatIsNeeded},
+		{"the books are verified while the ledger goes on", verifiesLive},
+		{"another process administrates beside the ledger", administrates},
 		{"random histories agree with a flat log", agreesWithOracle},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -39,6 +39,7 @@ type Store struct {
 	refunds     map[ledger.Account]map[int64]int64    // of charges, by total
 	records     map[uuid.UUID][]ledger.Record
 	cursors     map[cursor]int64
+	amendments  map[uuid.UUID]ledger.AmendmentRow
 }
 
 type cursor struct {
@@ -65,6 +66,7 @@ func New(now func() time.Time) *Store {
 		refunds:     map[ledger.Account]map[int64]int64{},
 		records:     map[uuid.UUID][]ledger.Record{},
 		cursors:     map[cursor]int64{},
+		amendments:  map[uuid.UUID]ledger.AmendmentRow{},
 	}
 }
 
@@ -137,6 +139,14 @@ func (s *Store) load(keys ledger.Keys, now time.Time) *ledger.Rows {
 		}
 	}
 	s.loadPast(keys, rows)
+	for _, id := range keys.Amendments {
+		if row, ok := s.amendments[id]; ok {
+			put(&rows.Amendments, id, row)
+		}
+	}
+	if keys.Oldest.Limit > 0 {
+		rows.Oldest = s.page(keys.Oldest.Writer, 0, keys.Oldest.Limit)
+	}
 	if keys.Due {
 		s.loadDue(rows)
 	}
@@ -159,7 +169,9 @@ func (s *Store) loadPast(keys ledger.Keys, rows *ledger.Rows) {
 		charges := s.charges[mark.Account]
 		first := sort.Search(len(charges), func(i int) bool { return charges[i].Total >= mark.Total })
 		if first < len(charges) {
-			put(&rows.Marks, mark, charges[first])
+			charge := charges[first]
+			charge.Refunded = s.refunds[mark.Account][charge.Total]
+			put(&rows.Marks, mark, charge)
 		}
 	}
 	for _, span := range keys.Refunds {
@@ -214,9 +226,11 @@ func (s *Store) save(changes *ledger.Changes) {
 	for _, hold := range changes.Holds {
 		s.saveHold(hold)
 	}
+	maps.Copy(s.amendments, changes.Amendments)
 	for _, record := range changes.Records {
 		s.records[record.Writer] = append(s.records[record.Writer], record)
 	}
+	s.prune(changes.Pruned)
 	s.forget()
 }
 
@@ -309,22 +323,68 @@ func (s *Store) forget() {
 		s.endedHolds = s.endedHolds[1:]
 	}
 	for len(s.order) > endedMax && s.calls[s.order[0]].State != ledger.Held {
-		call := s.calls[s.order[0]]
-		s.order = s.order[1:]
-		for _, hold := range s.attempts[call.ID] {
+		for _, hold := range s.attempts[s.order[0]] {
 			delete(s.holds, hold)
 		}
-		delete(s.attempts, call.ID)
-		delete(s.calls, call.ID)
-		key := ledger.IdempotencyKey{Owner: call.Owner, Key: call.IdempotencyKey}
-		if s.idempotency[key] == call.ID {
-			delete(s.idempotency, key)
-		}
+		s.forgetCall(s.order[0])
+		s.order = s.order[1:]
 	}
 	for writer, records := range s.records {
 		if excess := len(records) - 4*endedMax; excess > 0 { // a call writes about 3 records
 			s.records[writer] = records[excess:]
 		}
+	}
+}
+
+func (s *Store) forgetCall(id uuid.UUID) {
+	call := s.calls[id]
+	delete(s.attempts, id)
+	delete(s.calls, id)
+	key := ledger.IdempotencyKey{Owner: call.Owner, Key: call.IdempotencyKey}
+	if s.idempotency[key] == id {
+		delete(s.idempotency, key)
+	}
+}
+
+// prune removes what a transaction no longer keeps. Views share what is removed from, so it is copied.
+func (s *Store) prune(pruned ledger.Pruned) {
+	if pruned.UpTo == 0 {
+		return
+	}
+	records := s.records[pruned.Stream]
+	s.records[pruned.Stream] = slices.Clone(records[place(records, pruned.UpTo+1):])
+	holds := map[uuid.UUID]bool{}
+	for _, id := range pruned.Holds {
+		holds[id] = true
+		call := s.holds[id].Call
+		s.attempts[call] = slices.DeleteFunc(s.attempts[call], func(attempt uuid.UUID) bool { return attempt == id })
+		delete(s.holds, id)
+	}
+	s.endedHolds = slices.DeleteFunc(s.endedHolds, func(id uuid.UUID) bool { return holds[id] })
+	calls := map[uuid.UUID]bool{}
+	for _, id := range pruned.Calls {
+		calls[id] = true
+		s.forgetCall(id)
+	}
+	s.order = slices.DeleteFunc(s.order, func(id uuid.UUID) bool { return calls[id] })
+	for _, id := range pruned.Amendments {
+		delete(s.amendments, id)
+	}
+	s.pruneCharges(pruned.Charges)
+}
+
+func (s *Store) pruneCharges(marks []ledger.Mark) {
+	gone := map[ledger.Account]map[int64]bool{}
+	for _, mark := range marks {
+		if gone[mark.Account] == nil {
+			gone[mark.Account] = map[int64]bool{}
+		}
+		gone[mark.Account][mark.Total] = true
+		delete(s.refunds[mark.Account], mark.Total)
+	}
+	for account, totals := range gone {
+		charges := slices.Clone(s.charges[account])
+		s.charges[account] = slices.DeleteFunc(charges, func(c ledger.ChargeRow) bool { return totals[c.Total] })
 	}
 }
 
@@ -378,9 +438,19 @@ func (s *Store) Streams(context.Context) ([]ledger.Stream, error) {
 func (s *Store) Records(_ context.Context, writer uuid.UUID, after int64, limit int) ([]ledger.Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.page(writer, after, limit), nil
+}
+
+func (s *Store) page(writer uuid.UUID, after int64, limit int) []ledger.Record {
 	records := s.records[writer]
-	from, _ := slices.BinarySearchFunc(records, after+1, func(r ledger.Record, number int64) int { return cmp.Compare(r.Number, number) })
-	return slices.Clone(records[from:min(len(records), from+limit)]), nil
+	from := place(records, after+1)
+	return slices.Clone(records[from:min(len(records), from+limit)])
+}
+
+// place is where a number is among records, or would be.
+func place(records []ledger.Record, number int64) int {
+	at, _ := slices.BinarySearchFunc(records, number, func(r ledger.Record, number int64) int { return cmp.Compare(r.Number, number) })
+	return at
 }
 
 // Tail reads the newest records.
@@ -430,6 +500,18 @@ func (s *Store) SetCursor(_ context.Context, sink string, writer uuid.UUID, numb
 	defer s.mu.Unlock()
 	s.cursors[cursor{sink, writer}] = number
 	return nil
+}
+
+// Sinks lists the sinks that have read anything.
+func (s *Store) Sinks(context.Context) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for cursor := range s.cursors {
+		names = append(names, cursor.sink)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // Close does nothing: a store in memory has nothing to free.

@@ -60,13 +60,19 @@ func (s *Store) reports(ctx context.Context, text string, args ...any) (reports 
 // Streams lists the journal's streams.
 func (s *Store) Streams(ctx context.Context) (streams []ledger.Stream, err error) {
 	err = s.readers.inTx(ctx, func(session session) error {
-		return session.query(ctx, func(scan scan) error {
-			var stream ledger.Stream
-			err := scan(id{&stream.Writer}, &stream.Last)
-			streams = append(streams, stream)
-			return err
-		}, selectStreams)
+		streams, err = session.streams(ctx)
+		return err
 	})
+	return streams, err
+}
+
+func (s session) streams(ctx context.Context) (streams []ledger.Stream, err error) {
+	err = s.query(ctx, func(scan scan) error {
+		var stream ledger.Stream
+		err := scan(id{&stream.Writer}, &stream.Last)
+		streams = append(streams, stream)
+		return err
+	}, selectStreams)
 	return streams, err
 }
 
@@ -89,16 +95,35 @@ func (s *Store) CallRecords(ctx context.Context, call uuid.UUID) ([]ledger.Recor
 
 func (s *Store) records(ctx context.Context, text string, args ...any) (records []ledger.Record, err error) {
 	err = s.readers.inTx(ctx, func(session session) error {
-		return session.query(ctx, func(scan scan) error {
-			var record ledger.Record
-			var body string
-			err := scan(id{&record.Writer}, &record.Number, micros{&record.At}, &record.Kind, id{&record.Call}, &body)
-			record.Body = json.RawMessage(body)
-			records = append(records, record)
-			return err
-		}, text, args...)
+		records, err = session.records(ctx, text, args...)
+		return err
 	})
 	return records, err
+}
+
+func (s session) records(ctx context.Context, text string, args ...any) (records []ledger.Record, err error) {
+	err = s.query(ctx, func(scan scan) error {
+		var record ledger.Record
+		var body string
+		err := scan(id{&record.Writer}, &record.Number, micros{&record.At}, &record.Kind, id{&record.Call}, &body)
+		record.Body = json.RawMessage(body)
+		records = append(records, record)
+		return err
+	}, text, args...)
+	return records, err
+}
+
+// Sinks lists the sinks that have read anything.
+func (s *Store) Sinks(ctx context.Context) (names []string, err error) {
+	err = s.readers.inTx(ctx, func(session session) error {
+		return session.query(ctx, func(scan scan) error {
+			var name string
+			err := scan(&name)
+			names = append(names, name)
+			return err
+		}, selectSinks)
+	})
+	return names, err
 }
 
 // Cursor is how far a sink has read.

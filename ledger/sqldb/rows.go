@@ -56,6 +56,18 @@ func (s session) load(ctx context.Context, keys ledger.Keys, now time.Time) (*le
 		}
 		rows.Standing[account] = ids
 	}
+	rows.Amendments = make(map[uuid.UUID]ledger.AmendmentRow, len(keys.Amendments))
+	for _, id := range keys.Amendments {
+		if err := s.loadAmendment(ctx, id, rows); err != nil {
+			return nil, err
+		}
+	}
+	if keys.Oldest.Limit > 0 {
+		var err error
+		if rows.Oldest, err = s.records(ctx, selectRecords, keys.Oldest.Writer[:], 0, keys.Oldest.Limit); err != nil {
+			return nil, err
+		}
+	}
 	if keys.Due {
 		if err := s.loadHolds(ctx, rows, &rows.Due, selectDue, now.UnixMicro()); err != nil {
 			return nil, err
@@ -123,8 +135,7 @@ func (s session) loadPast(ctx context.Context, keys ledger.Keys, rows *ledger.Ro
 	rows.Marks = make(map[ledger.Mark]ledger.ChargeRow, len(keys.Marks))
 	for _, mark := range keys.Marks {
 		err := s.query(ctx, func(scan scan) error {
-			charge := ledger.ChargeRow{Account: mark.Account}
-			err := scan(&charge.Total, micros{&charge.At}, &charge.Amount)
+			charge, err := scanCharge(scan, mark.Account)
 			rows.Marks[mark] = charge
 			return err
 		}, selectMark, mark.Account.String(), mark.Total)
@@ -174,6 +185,25 @@ func (s session) loadCalls(ctx context.Context, rows *ledger.Rows, text string, 
 		}
 		return nil
 	}, text, args...)
+}
+
+func (s session) loadAmendment(ctx context.Context, id uuid.UUID, rows *ledger.Rows) error {
+	return s.query(ctx, func(scan scan) error {
+		var row ledger.AmendmentRow
+		var digest []byte
+		err := scan(&digest)
+		if err == nil && copy(row.Digest[:], digest) != len(row.Digest) {
+			err = fmt.Errorf("amendment %s: its digest has %d bytes", id, len(digest))
+		}
+		rows.Amendments[id] = row
+		return err
+	}, selectAmendment, id[:])
+}
+
+func scanCharge(scan scan, account ledger.Account) (ledger.ChargeRow, error) {
+	charge := ledger.ChargeRow{Account: account}
+	err := scan(&charge.Total, micros{&charge.At}, &charge.Amount, &charge.Refunded)
+	return charge, err
 }
 
 func scanCall(scan scan) (ledger.Call, error) {
@@ -235,12 +265,37 @@ func (s session) save(ctx context.Context, changes *ledger.Changes) error {
 			return err
 		}
 	}
+	for id, row := range changes.Amendments {
+		if err := s.exec(ctx, insertAmendment, id[:], row.Digest[:]); err != nil {
+			return err
+		}
+	}
 	for _, r := range changes.Records {
 		if err := s.exec(ctx, insertRecord, r.Writer[:], r.Number, r.At.UnixMicro(), string(r.Kind), nullID(r.Call), string(r.Body)); err != nil {
 			return err
 		}
 	}
-	return nil
+	return s.prune(ctx, changes.Pruned)
+}
+
+// prune removes what a transaction no longer keeps.
+func (s session) prune(ctx context.Context, pruned ledger.Pruned) error {
+	if pruned.UpTo == 0 {
+		return nil
+	}
+	for text, ids := range map[string][]uuid.UUID{deleteHold: pruned.Holds, deleteCall: pruned.Calls, deleteAmendment: pruned.Amendments} {
+		for _, id := range ids {
+			if err := s.exec(ctx, text, id[:]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, mark := range pruned.Charges {
+		if err := s.exec(ctx, deleteCharge, mark.Account.String(), mark.Total); err != nil {
+			return err
+		}
+	}
+	return s.exec(ctx, deleteRecords, pruned.Stream[:], pruned.UpTo)
 }
 
 func inOrder[T any](rows map[uuid.UUID]T) []T {

@@ -11,12 +11,17 @@ const (
 		month_zone = excluded.month_zone, month_ends = excluded.month_ends`
 
 	selectTotal   = `SELECT total FROM ledger_charge WHERE account = $1 AND at <= $2 ORDER BY account DESC, at DESC, total DESC LIMIT 1`
-	selectMark    = `SELECT total, at, amount FROM ledger_charge WHERE account = $1 AND total >= $2 ORDER BY account, total LIMIT 1`
+	chargeColumns = `total, at, amount, refunded`
+	selectMark    = `SELECT ` + chargeColumns + ` FROM ledger_charge WHERE account = $1 AND total >= $2 ORDER BY account, total LIMIT 1`
+	selectCharges = `SELECT ` + chargeColumns + ` FROM ledger_charge WHERE account = $1 AND total > $2 ORDER BY account, total LIMIT $3`
 	selectRefunds = `SELECT CAST(coalesce(sum(refunded), 0) AS BIGINT) FROM ledger_charge
 		WHERE account = $1 AND total > $2 AND total <= $3 AND refunded > 0`
 	insertCharge = `INSERT INTO ledger_charge (account, total, at, amount) VALUES ($1, $2, $3, $4)`
 	updateRefund = `UPDATE ledger_charge SET refunded = refunded + $3 WHERE account = $1 AND total = $2`
 
+	deleteCharge = `DELETE FROM ledger_charge WHERE account = $1 AND total = $2`
+
+	selectAccounts = `SELECT account FROM ledger_account WHERE account > $1 ORDER BY account LIMIT $2`
 	selectOpenings = `SELECT length, opened_at, total FROM ledger_opening WHERE account = $1`
 	upsertOpening  = `INSERT INTO ledger_opening (account, length, opened_at, total) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (account, length) DO UPDATE SET opened_at = excluded.opened_at, total = excluded.total`
@@ -31,8 +36,11 @@ const (
 		WHERE owner = $1 ORDER BY created_at DESC, id DESC LIMIT $2`
 	selectByClientRequestID = `SELECT ` + callColumns + ` FROM ledger_call
 		WHERE owner = $1 AND (client_request_id = $2 OR idempotency_key = $2) ORDER BY created_at DESC, id DESC LIMIT $3`
-	upsertCall = `INSERT INTO ledger_call (` + callColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+	selectCalls = `SELECT ` + callColumns + ` FROM ledger_call WHERE id > $1 ORDER BY id LIMIT $2`
+	upsertCall  = `INSERT INTO ledger_call (` + callColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 		ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended_at = excluded.ended_at`
+
+	deleteCall = `DELETE FROM ledger_call WHERE id = $1`
 
 	holdColumns = `h.id, h.call, h.source, h.provider, h.state, h.token, h.reserve_tokens, h.reserve_nano_usd, h.accounts,
 		h.admitted_at, h.deadline, h.ended_at, h.result, h.reason, h.status, h.usage, h.tokens, h.nano_usd, h.estimated,
@@ -40,6 +48,7 @@ const (
 		h.nano_credits, h.credit_rate, p.body`
 	fromHold       = ` FROM ledger_hold h LEFT JOIN ledger_price p ON p.id = h.price `
 	selectHold     = `SELECT ` + holdColumns + fromHold + `WHERE h.id = $1`
+	selectHolds    = `SELECT ` + holdColumns + fromHold + `WHERE h.id > $1 ORDER BY h.id LIMIT $2`
 	selectDue      = `SELECT ` + holdColumns + fromHold + `WHERE h.state = 'live' AND h.deadline <= $1 ORDER BY h.deadline, h.id`
 	selectAttempts = `SELECT ` + holdColumns + fromHold + `WHERE h.call = $1 ORDER BY h.admitted_at, h.id`
 	selectStanding = `SELECT ` + holdColumns + fromHold + `JOIN ledger_standing s ON s.hold = h.id WHERE s.account = $1`
@@ -52,6 +61,7 @@ const (
 		usage = excluded.usage, tokens = excluded.tokens, nano_usd = excluded.nano_usd, estimated = excluded.estimated,
 		unknown_usage = excluded.unknown_usage, overage = excluded.overage, digest = excluded.digest, refunded = excluded.refunded,
 		totals = excluded.totals, nano_credits = excluded.nano_credits`
+	deleteHold = `DELETE FROM ledger_hold WHERE id = $1`
 
 	insertStanding = `INSERT INTO ledger_standing (account, hold) VALUES ($1, $2) ON CONFLICT (account, hold) DO NOTHING`
 	deleteStanding = `DELETE FROM ledger_standing WHERE account = $1 AND hold = $2`
@@ -64,6 +74,13 @@ const (
 	selectOfCall  = `SELECT ` + recordColumns + ` FROM ledger_record WHERE call = $1 ORDER BY at, writer, number`
 	insertRecord  = `INSERT INTO ledger_record (` + recordColumns + `) VALUES ($1, $2, $3, $4, $5, $6)`
 
+	deleteRecords = `DELETE FROM ledger_record WHERE writer = $1 AND number <= $2`
+
+	selectAmendment = `SELECT digest FROM ledger_amendment WHERE id = $1`
+	insertAmendment = `INSERT INTO ledger_amendment (id, digest) VALUES ($1, $2)`
+	deleteAmendment = `DELETE FROM ledger_amendment WHERE id = $1`
+
+	selectSinks  = `SELECT DISTINCT sink FROM ledger_cursor ORDER BY sink`
 	selectCursor = `SELECT number FROM ledger_cursor WHERE sink = $1 AND writer = $2`
 	upsertCursor = `INSERT INTO ledger_cursor (sink, writer, number) VALUES ($1, $2, $3)
 		ON CONFLICT (sink, writer) DO UPDATE SET number = excluded.number`
@@ -71,9 +88,11 @@ const (
 
 // statements are all of them, prepared when a database is opened.
 var statements = []string{
-	selectAccount, upsertAccount, selectTotal, selectMark, selectRefunds, insertCharge, updateRefund, selectOpenings, upsertOpening, insertPrice,
-	selectCall, selectByKey, selectByOwner, selectByClientRequestID, upsertCall,
-	selectHold, selectDue, selectAttempts, selectStanding, upsertHold, insertStanding, deleteStanding,
-	selectLast, selectStreams, selectRecords, selectTail, selectOfCall, insertRecord,
-	selectCursor, upsertCursor,
+	selectAccount, selectAccounts, upsertAccount, selectTotal, selectMark, selectCharges, selectRefunds, insertCharge, updateRefund,
+	deleteCharge, selectOpenings, upsertOpening, insertPrice,
+	selectCall, selectCalls, selectByKey, selectByOwner, selectByClientRequestID, upsertCall, deleteCall,
+	selectHold, selectHolds, selectDue, selectAttempts, selectStanding, upsertHold, deleteHold, insertStanding, deleteStanding,
+	selectLast, selectStreams, selectRecords, selectTail, selectOfCall, insertRecord, deleteRecords,
+	selectAmendment, insertAmendment, deleteAmendment,
+	selectSinks, selectCursor, upsertCursor,
 }

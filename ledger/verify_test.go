@@ -1,0 +1,362 @@
+package ledger_test
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"regent/ledger"
+	"regent/ledger/ledgertest"
+	"regent/ledger/memory"
+)
+
+var (
+	aliceTokens = ledger.Account{Scope: ledger.ScopeUser, ID: "alice", Unit: ledger.Tokens}
+	aliceUSD    = ledger.Account{Scope: ledger.ScopeUser, ID: "alice", Unit: ledger.USD}
+)
+
+// tampered is a store that shows something else than it holds.
+type tampered struct {
+	ledger.Store
+	records  func([]ledger.Record) []ledger.Record
+	rows     func(*ledger.Rows)
+	charges  func([]ledger.ChargeRow) []ledger.ChargeRow
+	calls    func(*ledger.Call)
+	lastPlus int64 // more records than the streams have
+}
+
+func (s tampered) View(ctx context.Context, look func(ledger.View) error) error {
+	return s.Store.View(ctx, func(view ledger.View) error { return look(tamperedView{view, s}) })
+}
+
+type tamperedView struct {
+	ledger.View
+	store tampered
+}
+
+// all is a bound that no test reaches.
+const all = 1000
+
+func (v tamperedView) Streams(ctx context.Context) ([]ledger.Stream, error) {
+	streams, err := v.View.Streams(ctx)
+	for i := range streams {
+		records, err := v.Records(ctx, streams[i].Writer, 0, all)
+		if err != nil || len(records) == 0 {
+			return streams, err
+		}
+		streams[i].Last = records[len(records)-1].Number + v.store.lastPlus
+	}
+	return streams, err
+}
+
+func (v tamperedView) Records(ctx context.Context, writer uuid.UUID, after int64, limit int) ([]ledger.Record, error) {
+	records, err := v.View.Records(ctx, writer, 0, all)
+	if v.store.records != nil {
+		records = v.store.records(records)
+	}
+	records = slices.DeleteFunc(records, func(r ledger.Record) bool { return r.Number <= after })
+	return records[:min(len(records), limit)], err
+}
+
+func (v tamperedView) Load(ctx context.Context, keys ledger.Keys) (*ledger.Rows, error) {
+	rows, err := v.View.Load(ctx, keys)
+	if v.store.rows != nil {
+		v.store.rows(rows)
+	}
+	return rows, err
+}
+
+func (v tamperedView) Charges(ctx context.Context, account ledger.Account, after int64, _ int) ([]ledger.ChargeRow, error) {
+	charges, err := v.View.Charges(ctx, account, 0, all)
+	if v.store.charges != nil && account == aliceTokens {
+		charges = v.store.charges(charges)
+	}
+	return slices.DeleteFunc(charges, func(c ledger.ChargeRow) bool { return c.Total <= after }), err
+}
+
+func (v tamperedView) Holds(ctx context.Context, after uuid.UUID, limit int) ([]ledger.HoldRow, error) {
+	holds, err := v.View.Holds(ctx, after, limit)
+	if v.store.rows != nil {
+		rows := &ledger.Rows{Holds: map[uuid.UUID]ledger.HoldRow{}}
+		for _, hold := range holds {
+			rows.Holds[hold.ID] = hold
+		}
+		v.store.rows(rows)
+		for i := range holds {
+			holds[i] = rows.Holds[holds[i].ID]
+		}
+		holds = slices.DeleteFunc(holds, func(h ledger.HoldRow) bool { return h.ID == uuid.Nil })
+	}
+	return holds, err
+}
+
+func (v tamperedView) Calls(ctx context.Context, after uuid.UUID, limit int) ([]ledger.Call, error) {
+	calls, err := v.View.Calls(ctx, after, limit)
+	for i := range calls {
+		if v.store.calls != nil {
+			v.store.calls(&calls[i])
+		}
+	}
+	return calls, err
+}
+
+// books is a store on which calls have ended in every way: settled, estimated, released and replaced, expired, expired and
+// refunded, denied; a charge without a hold; corrections and a reset. The records of each are numbered in this order.
+func books(t *testing.T) ledger.Store {
+	clock := ledgertest.NewClock()
+	store := memory.New(clock.Now)
+	l, err := ledger.Open(ledger.Config{Store: store, TTL: time.Minute, LateRefund: time.Hour, Elapsed: clock.Elapsed, SweepEvery: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	call := func() *ledger.Call {
+		return &ledger.Call{ID: uuid.Must(uuid.NewV7()), Owner: "alice", Model: "m", Protocol: "p"}
+	}
+	admit := func(call *ledger.Call, replaces *ledger.Replacement) ledger.Hold {
+		t.Helper()
+		reserved, nano := int64(100), int64(200)
+		hold, err := l.Admit(ctx, ledger.Admission{
+			Hold: uuid.Must(uuid.NewV7()), Call: call, Replaces: replaces, Source: "s", Decision: []byte(`{}`),
+			Price:   &ledger.Price{Rates: ledger.Rates{Output: 2000}},
+			Reserve: ledger.Reserve{Tokens: &reserved, NanoUSD: &nano},
+			Claims: []ledger.Claim{
+				{Account: aliceTokens, Limits: []ledger.Limit{{Window: ledger.Fixed{Length: 24 * time.Hour}, Max: 1000}}}, {Account: aliceUSD},
+			},
+		})
+		check(err)
+		return hold
+	}
+	ending := func(hold ledger.Hold, state ledger.State) ledger.Ending {
+		return ledger.Ending{Hold: hold.ID, Token: hold.Token, State: state, Outcome: ledger.Outcome{Result: ledger.Success}}
+	}
+	settle := func(hold ledger.Hold, consumption ledger.Consumption) {
+		t.Helper()
+		_, err := l.Settle(ctx, ending(hold, ledger.Completed), consumption)
+		check(err)
+	}
+	settled := admit(call(), nil)
+	settle(settled, ledger.Consumption{Usage: &ledger.Usage{Output: 30}}) // records 1 to 3
+	settle(admit(call(), nil), ledger.Consumption{Usage: &ledger.Usage{Output: 500}, Estimated: true})
+	failing := call()
+	first := admit(failing, nil) // 7
+	second := admit(failing, &ledger.Replacement{Ending: ending(first, "")})
+	check(l.Release(ctx, ending(second, ledger.Failed))) // 10
+	refunded := admit(call(), nil)                       // 11
+	admit(call(), nil)
+	clock.Advance(time.Minute)
+	settle(refunded, ledger.Consumption{Usage: &ledger.Usage{Output: 1}}) // both expire first, 13 to 16; the refund is 17
+	check(l.Refuse(ctx, call(), []byte(`{}`)))
+	check(l.Post(ctx, ledger.Posting{Accounts: []ledger.Account{aliceTokens}, Usage: ledger.Usage{Output: 9}}))
+	amendment := func() ledger.Amendment {
+		return ledger.Amendment{ID: uuid.Must(uuid.NewV7()), Reason: "a test", Actor: "root"}
+	}
+	check(l.Correct(ctx, ledger.Correction{Amendment: amendment(), Hold: settled.ID, Tokens: -10, NanoUSD: -20})) // 20
+	check(l.Correct(ctx, ledger.Correction{Amendment: amendment(), Accounts: []ledger.Account{aliceTokens}, Tokens: 5}))
+	check(l.Reset(ctx, amendment(), []ledger.Account{aliceTokens})) // at 245
+	check(l.Post(ctx, ledger.Posting{Accounts: []ledger.Account{aliceTokens}, Usage: ledger.Usage{Output: 6}}))
+	check(l.Close()) // 23 records
+	return store
+}
+
+func TestTrueBooksHaveNoDifference(t *testing.T) {
+	store := books(t)
+	report, err := ledger.Verify(ctx, tampered{Store: store})
+	if err != nil || len(report.Differences) > 0 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	report.Differences = nil
+	want := ledger.Verification{Streams: 1, Records: 23, Accounts: 2, Charges: 11, Calls: 6, Holds: 6}
+	if !equal(report, want) {
+		t.Errorf("got %+v, want %+v", report, want)
+	}
+	row, _, err := ledger.ReadAccount(ctx, store, aliceTokens)
+	if err != nil || row.Used-row.Refunds != 20+100+1+100+9+5+6 || row.Floor != 30+100+100+100+9+5 {
+		t.Errorf("used %d, floor %d, %v", row.Used-row.Refunds, row.Floor, err)
+	}
+}
+
+func equal(a, b ledger.Verification) bool {
+	a.Differences, b.Differences = nil, nil
+	x, _ := json.Marshal(a) // numbers always marshal
+	y, _ := json.Marshal(b)
+	return string(x) == string(y)
+}
+
+// without leaves out the record at a place, and numbers the rest as if it had never been.
+func without(place int) func([]ledger.Record) []ledger.Record {
+	return func(records []ledger.Record) []ledger.Record {
+		return renumbered(slices.Delete(records, place, place+1))
+	}
+}
+
+func twice(place int) func([]ledger.Record) []ledger.Record {
+	return func(records []ledger.Record) []ledger.Record {
+		return renumbered(slices.Insert(records, place, records[place]))
+	}
+}
+
+func renumbered(records []ledger.Record) []ledger.Record {
+	for i := range records {
+		records[i].Number = int64(i + 1)
+	}
+	return records
+}
+
+// changed edits the body of the charge record at a place.
+func changed(place int, edit func(*ledger.ChargeBody)) func([]ledger.Record) []ledger.Record {
+	return func(records []ledger.Record) []ledger.Record {
+		var body ledger.ChargeBody
+		if records[place].Kind != ledger.ChargeRecord || json.Unmarshal(records[place].Body, &body) != nil {
+			panic("no charge is there")
+		}
+		edit(&body)
+		records[place].Body, _ = json.Marshal(body) // what was read can be written
+		return records
+	}
+}
+
+// editAccount edits the row of alice's tokens.
+func editAccount(edit func(*ledger.AccountRow)) func(*ledger.Rows) {
+	return func(rows *ledger.Rows) {
+		if row, ok := rows.Accounts[aliceTokens]; ok {
+			edit(&row)
+			rows.Accounts[aliceTokens] = row
+		}
+	}
+}
+
+// editHold edits the rows of holds in a state.
+func editHold(state ledger.HoldState, edit func(*ledger.HoldRow)) func(*ledger.Rows) {
+	return func(rows *ledger.Rows) {
+		for id, row := range rows.Holds {
+			if row.State == state {
+				edit(&row)
+				rows.Holds[id] = row
+			}
+		}
+	}
+}
+
+// editCharge edits the charge with a total.
+func editCharge(total int64, edit func(*ledger.ChargeRow)) func([]ledger.ChargeRow) []ledger.ChargeRow {
+	return func(charges []ledger.ChargeRow) []ledger.ChargeRow {
+		at := slices.IndexFunc(charges, func(c ledger.ChargeRow) bool { return c.Total == total })
+		edit(&charges[at])
+		return charges
+	}
+}
+
+func TestVerifyFindsWhatIsWrong(t *testing.T) {
+	const settled, estimated, expired, refund, denial, posted, takenBack, reset = 1, 4, 12, 16, 17, 18, 19, 21 // places of records
+	for name, test := range map[string]struct {
+		store tampered
+		want  string
+	}{
+		"a lost charge":                     {tampered{records: without(settled)}, "settled: want 1, got 0"},
+		"a lost charge of an expiry":        {tampered{records: without(expired)}, "expired: want 1, got 0"},
+		"a charge twice":                    {tampered{records: twice(settled)}, "settled: want 1, got 2"},
+		"a refund twice":                    {tampered{records: twice(refund)}, "refunds of hold"},
+		"a lost refund":                     {tampered{records: without(refund)}, "refunds of user/alice/tokens: want 10, got 109"},
+		"a lost charge without a hold":      {tampered{records: without(posted)}, "used of user/alice/tokens: want 341, got 350"},
+		"a charge without a hold twice":     {tampered{records: twice(posted)}, "used of user/alice/tokens: want 359, got 350"},
+		"a lost outcome":                    {tampered{records: without(settled + 1)}, "the outcomes of hold"},
+		"an outcome twice":                  {tampered{records: twice(settled + 1)}, "completed: want 1, got 2"},
+		"a lost decision":                   {tampered{records: without(0)}, "completed: want at least 1, got 0"},
+		"a lost decision of a failover":     {tampered{records: without(8)}, "failed: want at least 2, got 1"},
+		"a lost decision of a denial":       {tampered{records: without(denial)}, "denied: want at least 1, got 0"},
+		"a lost correction":                 {tampered{records: without(takenBack)}, "what is left of hold"},
+		"a refund that stands in no record": {tampered{records: without(takenBack)}, "what was taken back of user/alice/tokens at 30: want 0, got 10"},
+		"a floor that stands in no record":  {tampered{records: without(reset)}, "floor of user/alice/tokens: want 0, got 344"},
+		"a charge of an account": {
+			tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Accounts[aliceTokens]++ })}, "in user/alice/tokens: want 30, got 31"},
+		"a charge of an account too many": {
+			tampered{records: changed(settled, func(b *ledger.ChargeBody) {
+				b.Accounts[ledger.Account{Scope: "user", ID: "eve", Unit: ledger.Tokens}] = 30
+			})}, "used of user/eve/tokens: want 30, got no account"},
+		"a charge too high": {tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Tokens++ })}, "want {30 60 0 false false false}, got {31 60 "},
+		"another price": {
+			tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Price.Output++ })}, "charge of the price of hold"},
+		"another usage": {
+			tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Usage.Output++ })}, "want {31 62 0 false false false}, got {30 60 "},
+		"an estimate above what was held": {
+			tampered{records: changed(estimated, func(b *ledger.ChargeBody) { b.NanoUSD = 1000 })}, "want {100 200 0 true false false}, got {100 1000 "},
+		"a refund too high": {
+			tampered{records: changed(refund, func(b *ledger.ChargeBody) { b.Accounts[aliceTokens]-- })}, "the refund of hold"},
+		"a charge that names another": {
+			tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Totals[aliceTokens]++ })}, "charge of the charges of hold"},
+		"a gap": {tampered{records: func(records []ledger.Record) []ledger.Record {
+			for i := range records[5:] {
+				records[5+i].Number++
+			}
+			return records
+		}}, "want 6, got 7"},
+		"a stream that is cut":           {tampered{lastPlus: 2}, "numbering of the end of stream"},
+		"a stream without its beginning": {tampered{records: func(records []ledger.Record) []ledger.Record { return records[3:] }}, "numbering of the beginning of stream"},
+		"a call without end": {tampered{calls: func(c *ledger.Call) {
+			if c.State == ledger.Completed {
+				c.State, c.EndedAt = ledger.Held, time.Time{}
+			}
+		}}, "held: want 1, got 0"}, // a live hold
+		"a call in another state": {tampered{calls: func(c *ledger.Call) {
+			if c.State == ledger.Completed {
+				c.State = ledger.Cancelled
+			}
+		}}, "want cancelled, got completed"},
+		"a hold without end":   {tampered{rows: editHold(ledger.HoldReleased, func(h *ledger.HoldRow) { h.State = ledger.HoldLive })}, "live: want 0, got 1"},
+		"a hold without a row": {tampered{rows: func(rows *ledger.Rows) { clear(rows.Holds) }}, "want the row of a hold in the journal, got none"},
+		"another charge of a hold": {
+			tampered{rows: editHold(ledger.HoldSettled, func(h *ledger.HoldRow) { h.Charge.Tokens++ })}, "want {100 200 0 true false false}, got {101 200 "},
+		"another time of a hold": {
+			tampered{rows: editHold(ledger.HoldExpired, func(h *ledger.HoldRow) { h.EndedAt = h.EndedAt.Add(time.Microsecond) })}, "hold of the time of the outcome"},
+		"something held":    {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Held = 5 })}, "held of user/alice/tokens: want 0, got 5"},
+		"used too much":     {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Used++ })}, "used of user/alice/tokens: want 350, got 351"},
+		"used too little":   {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Used-- })}, "used of user/alice/tokens: want 350, got 349"},
+		"refunded too much": {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Refunds++ })}, "refunds of user/alice/tokens: want 109, got 110"},
+		"another floor":     {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Floor-- })}, "floor of user/alice/tokens: want 344, got 343"},
+		"a lost charge row": {tampered{charges: func(charges []ledger.ChargeRow) []ledger.ChargeRow { return slices.Delete(charges, 1, 2) }},
+			"posting of user/alice/tokens at 130: want 100 charged at 2026-03-04T12:00:00Z, got none"},
+		"the newest charge row lost": {tampered{charges: func(charges []ledger.ChargeRow) []ledger.ChargeRow { return charges[:len(charges)-1] }},
+			"posting of the newest of user/alice/tokens: want 350, got 344"},
+		"a doubled charge row": {tampered{charges: func(charges []ledger.ChargeRow) []ledger.ChargeRow {
+			double := charges[0]
+			double.Total++
+			return slices.Insert(charges, 1, double)
+		}}, "posting of user/alice/tokens at 31: want none, got 30 charged at"},
+		"an altered charge row": {tampered{charges: editCharge(130, func(c *ledger.ChargeRow) { c.Amount-- })},
+			"posting of user/alice/tokens at 130: want 100 charged at 2026-03-04T12:00:00Z, got 99 charged at"},
+		"a misdated charge row": {tampered{charges: editCharge(130, func(c *ledger.ChargeRow) { c.At = c.At.Add(time.Microsecond) })},
+			"posting of user/alice/tokens at 130: want 100 charged at 2026-03-04T12:00:00Z, got 100 charged at 2026-03-04T12:00:00.000001Z"},
+		"a charge row before the one before it": {tampered{charges: editCharge(344, func(c *ledger.ChargeRow) { c.At = c.At.Add(-2 * time.Minute) })},
+			"posting of the time of user/alice/tokens at 344: want not before"},
+		"a charge row that is refunded more": {tampered{charges: editCharge(130, func(c *ledger.ChargeRow) { c.Refunded++ })},
+			"what was taken back of user/alice/tokens at 130: want 0, got 1"},
+		"a window that counts what is not in it": {tampered{charges: editCharge(350, func(c *ledger.ChargeRow) { c.At = c.At.Add(-40 * 24 * time.Hour) })},
+			"window of user/alice/tokens in rolling/5h: want 0, got 6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.store.Store = books(t)
+			report, err := ledger.Verify(ctx, test.store)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all strings.Builder
+			for _, difference := range report.Differences {
+				all.WriteString(difference.String() + "\n")
+			}
+			if !strings.Contains(all.String(), test.want) {
+				t.Errorf("got %s\nwant %q", all.String(), test.want)
+			}
+		})
+	}
+}
