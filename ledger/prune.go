@@ -24,7 +24,7 @@ type Pruning struct {
 	OlderThan time.Duration
 	// Sinks have to have read a record before it goes, as do all that ever read one, but for those that are Gone.
 	Sinks, Gone []string
-	// DryRun only counts.
+	// DryRun only counts what could go. Where a sink is behind, less may: what its unread records tell of stays in other streams, too.
 	DryRun bool
 }
 

@@ -97,7 +97,7 @@ func resets(t *testing.T, b *bench) {
 	hold := b.admit(held)
 	b.wantEverywhere(90, 30)
 	b.reset(aliceTokens)
-	b.wantEverywhere(0, 30) // what is held stays
+	b.wantEverywhere(0, 30)                                                             // what is held stays
 	wantEqual(t, "retry after", b.denied(tokens(71, 100)).RetryAfter, 24*time.Hour-ttl) // the window is open still
 	b.settle(hold, ledger.Usage{Output: 25})
 	b.wantEverywhere(25, 0)
@@ -252,10 +252,13 @@ func (b *bench) prune(sinks ...string) ledger.PruneReport {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	b.verified()
+	if len(report.Behind) > 0 && dry.Records >= report.Records {
+		return report
+	}
 	if dry.Records != report.Records || dry.Holds != report.Holds || dry.Charges != report.Charges || dry.Calls != report.Calls {
 		b.t.Fatalf("a dry run says %+v, it was %+v", dry, report)
 	}
-	b.verified()
 	return report
 }
 
@@ -363,6 +366,68 @@ func keepsWhatIsNeeded(t *testing.T, b *bench) {
 		t.Fatalf("streams: %+v, before %+v", after, streams)
 	}
 	b.verified()
+}
+
+// shared is a store that another ledger closes.
+type shared struct{ ledger.Store }
+
+func (shared) Close() error { return nil }
+
+func prunesStreams(t *testing.T, b *bench) {
+	other, err := openLedger(b.Clock, shared{b.ledger.Store()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }() // the store is the bench's
+	touch := func() {
+		t.Helper()
+		if err := other.Refuse(ctx, nil, []byte(`{}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.touch()
+	one := b.streams()[0].Writer
+	lowered := b.admit(tokens(50, 1000))
+	b.Advance(ttl)
+	b.touch() // it expires here, and is refunded there
+	if _, err := other.Settle(ctx, ending(lowered), ledger.Consumption{Usage: &ledger.Usage{Output: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	spanning := forCall(newCall(), "one")
+	b.admit(spanning)
+	b.Advance(ttl)
+	touch() // it was admitted here, and expires there
+	b.Advance(old + time.Microsecond)
+	b.touch()
+	touch()
+	if err := b.ledger.Store().SetCursor(ctx, "file", b.streams()[1].Writer, 100); err != nil {
+		t.Fatal(err)
+	}
+	// A refund stays as long as its charge: here all that came after it does, too.
+	wantEqual(t, "pruned of the other's stream", b.prune().Records, 0)
+	if err := b.ledger.Store().SetCursor(ctx, "file", one, 3); err != nil {
+		t.Fatal(err)
+	}
+	// The charge goes, with the record before it and its outcome; then the refund, the end of a call whose decision stays, a touch.
+	report := b.prune()
+	wantEqual(t, "pruned when the charge was read", report.Records, 3+4)
+	wantEqual(t, "calls", report.Calls, 1)
+	_, err = b.ledger.Store().Call(ctx, spanning.Call.ID)
+	wantError(t, "the call that ended in the other's stream", err, ledger.ErrNotFound)
+	wantEqual(t, "decisions that stay", len(b.records(ledger.DecisionRecord)), 4)
+	if err := b.ledger.Store().SetCursor(ctx, "file", one, 100); err != nil {
+		t.Fatal(err)
+	}
+	wantEqual(t, "pruned when all was read", b.prune().Records, 2)
+}
+
+func (b *bench) streams() []ledger.Stream {
+	b.t.Helper()
+	streams, err := b.ledger.Store().Streams(ctx)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return streams
 }
 
 func verifiesLive(t *testing.T, b *bench) {

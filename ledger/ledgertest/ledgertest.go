@@ -59,6 +59,7 @@ func Run(t *testing.T, newBackend func(t *testing.T, now func() time.Time) Backe
 		{"an amendment is made once, with a reason and an actor", amends},
 		{"what is pruned is closed, and windows count as before", prunes},
 		{"only what is old, ended and read by every sink is pruned", keepsWhatIsNeeded},
+		{"each stream is pruned as far as the others allow", prunesStreams},
 		{"the books are verified while the ledger goes on", verifiesLive},
 		{"another process administrates beside the ledger", administrates},
 		{"random histories agree with a flat log", agreesWithOracle},

@@ -25,6 +25,15 @@ type oracle struct {
 	holds   map[uuid.UUID]oracleHold
 	// expired are holds that ran out, which a late settlement may still lower.
 	expired map[uuid.UUID]oracleHold
+	// floors count the entries that were there when an account was reset: none of them stands in a window any more.
+	floors map[ledger.Account]int
+	// charged are what holds became, less what was taken back, which a correction may lower.
+	charged map[uuid.UUID]oracleCharge
+}
+
+type oracleCharge struct {
+	at   time.Time
+	left int64
 }
 
 type use struct {
@@ -53,13 +62,13 @@ type oracleHold struct {
 func newOracle() *oracle {
 	return &oracle{
 		uses: map[use][]moment{}, charges: map[ledger.Account][]charge{}, holds: map[uuid.UUID]oracleHold{},
-		expired: map[uuid.UUID]oracleHold{},
+		expired: map[uuid.UUID]oracleHold{}, floors: map[ledger.Account]int{}, charged: map[uuid.UUID]oracleCharge{},
 	}
 }
 
 func (o *oracle) clone() *oracle {
 	c := newOracle()
-	c.holds, c.entries = maps.Clone(o.holds), o.entries
+	c.holds, c.entries, c.floors = maps.Clone(o.holds), o.entries, o.floors
 	for u, moments := range o.uses {
 		c.uses[u] = slices.Clone(moments)
 	}
@@ -73,7 +82,7 @@ func (o *oracle) clone() *oracle {
 func (o *oracle) used(account ledger.Account, window ledger.Window, now time.Time) (sum int64) {
 	counts := o.counting(account, window, now)
 	for _, charge := range o.charges[account] {
-		if counts(charge.moment) {
+		if counts(charge.moment) && charge.entry > o.floors[account] {
 			sum += charge.amount
 		}
 	}
@@ -136,7 +145,27 @@ func (o *oracle) end(id uuid.UUID, at time.Time, amount int64) {
 	for account := range o.holds[id].amounts {
 		o.charge(account, at, amount, id)
 	}
+	o.charged[id] = oracleCharge{at, amount}
 	delete(o.holds, id)
+}
+
+// reset has all that was used so far leave every window.
+func (o *oracle) reset(account ledger.Account) {
+	o.entries++
+	o.floors[account] = o.entries
+}
+
+// takeBack lowers the charges of a hold.
+func (o *oracle) takeBack(id uuid.UUID, amount int64) {
+	for account, charges := range o.charges {
+		for i, charge := range charges {
+			if charge.hold == id {
+				o.charges[account][i].amount -= amount
+			}
+		}
+	}
+	o.charged[id] = oracleCharge{o.charged[id].at, o.charged[id].left - amount}
+	delete(o.expired, id) // no late settlement lowers it any more
 }
 
 // refund lowers the charges of a hold that ran out.
@@ -148,6 +177,7 @@ func (o *oracle) refund(id uuid.UUID, to int64) {
 			}
 		}
 	}
+	o.charged[id] = oracleCharge{o.charged[id].at, min(o.charged[id].left, to)}
 	delete(o.expired, id)
 }
 
@@ -164,6 +194,7 @@ func (o *oracle) expire(now time.Time) {
 		o.expired[id] = hold
 		for account, amount := range hold.amounts {
 			o.charge(account, hold.deadline, amount, id)
+			o.charged[id] = oracleCharge{hold.deadline, amount} // it is the same in each
 		}
 	}
 }
@@ -260,6 +291,7 @@ func (o *oracle) forget(now time.Time) {
 		}
 	}
 	maps.DeleteFunc(o.expired, func(_ uuid.UUID, h oracleHold) bool { return old(h.deadline) })
+	maps.DeleteFunc(o.charged, func(_ uuid.UUID, c oracleCharge) bool { return old(c.at) })
 }
 
 // steps of one random history: enough that every pair of operations meets, and a few seconds on a durable store.
@@ -311,6 +343,8 @@ type history struct {
 	accounts []ledger.Account
 	live     map[uuid.UUID]ledger.Hold
 	step     int
+	// pruned is the time before which what a hold became may be gone.
+	pruned time.Time
 }
 
 func newHistory(clock *Clock, l *ledger.Ledger, seed uint64) *history {
@@ -352,6 +386,19 @@ func (h *history) next() error {
 
 func (h *history) act() error {
 	hold, some := anyOf(h.live)
+	switch n := h.random.IntN(1000); {
+	case n < 3:
+		return h.prune()
+	case n < 9:
+		h.Advance(h.moment(10 * 24 * time.Hour)) // so that a short history has something to prune, too
+		return h.ledger.Refuse(ctx, nil, []byte(`{}`))
+	case n < 12:
+		return h.verify()
+	case n < 15: // seldom enough that windows reach back to what is pruned
+		return h.reset()
+	case n < 70:
+		return h.correct()
+	}
 	switch n := h.random.IntN(12); {
 	case n < 4:
 		return h.admit()
@@ -403,6 +450,9 @@ func (h *history) settleLate() error {
 	id := ids[h.random.IntN(len(ids))]
 	hold, used := h.oracle.expired[id], h.random.Int64N(60)
 	_, err := h.ledger.Settle(ctx, ledger.Ending{Hold: id, Token: hold.token, State: ledger.Completed}, ledger.Consumption{Usage: &ledger.Usage{Output: used}})
+	if errors.Is(err, ledger.ErrState) && hold.deadline.Before(h.pruned) {
+		err = nil
+	}
 	if h.Now().Sub(hold.deadline) <= refund {
 		h.oracle.refund(id, used)
 	}
@@ -414,6 +464,64 @@ func (h *history) post() error {
 	account, used := h.accounts[h.random.IntN(len(h.accounts))], h.random.Int64N(20)
 	h.oracle.charge(account, h.Now(), used, uuid.Nil)
 	return h.ledger.Post(ctx, ledger.Posting{Accounts: []ledger.Account{account}, Usage: ledger.Usage{Output: used}})
+}
+
+func (h *history) reset() error {
+	account := h.accounts[h.random.IntN(len(h.accounts))]
+	err := h.ledger.Reset(ctx, amendment(), []ledger.Account{account})
+	if errors.Is(err, ledger.ErrNotFound) && len(h.oracle.charges[account]) == 0 && h.step < 1000 {
+		return nil // nobody has used it yet
+	}
+	h.oracle.reset(account)
+	return err
+}
+
+// correct charges further, or takes back a part of what some hold became, sometimes more than what is left.
+func (h *history) correct() error {
+	ids := slices.SortedFunc(maps.Keys(h.oracle.charged), func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	if len(ids) == 0 || h.random.IntN(4) == 0 {
+		account, further := h.accounts[h.random.IntN(len(h.accounts))], h.random.Int64N(20)+1
+		h.oracle.charge(account, h.Now(), further, uuid.Nil)
+		return h.ledger.Correct(ctx, ledger.Correction{Amendment: amendment(), Accounts: []ledger.Account{account}, Tokens: further})
+	}
+	id := ids[max(0, len(ids)-1-h.random.IntN(50))] // a late one more often than not
+	charge, back := h.oracle.charged[id], h.random.Int64N(30)+1
+	err := h.ledger.Correct(ctx, ledger.Correction{Amendment: amendment(), Hold: id, Tokens: -back})
+	switch {
+	case errors.Is(err, ledger.ErrState) && (charge.at.Before(h.pruned) || charge.left == 0):
+		return nil // it is gone, or was released
+	case errors.Is(err, ledger.ErrInvalid) && back > charge.left:
+		return nil
+	case err == nil && back > charge.left:
+		return fmt.Errorf("took back %d of the %d that were left", back, charge.left)
+	}
+	h.oracle.takeBack(id, back)
+	return err
+}
+
+// prune removes what is older than any window; the log forgets nothing, and says the same.
+func (h *history) prune() error {
+	age := ledger.PruneAgeMin + h.moment(5*24*time.Hour)
+	report, err := h.ledger.Prune(ctx, ledger.Pruning{Reason: "old", Actor: "root", OlderThan: age})
+	if report.Before.After(h.pruned) {
+		h.pruned = report.Before
+	}
+	if err != nil {
+		return err
+	}
+	return h.verify()
+}
+
+// verify sees that the books are true, whatever runs.
+func (h *history) verify() error {
+	report, err := ledger.Verify(ctx, h.ledger.Store())
+	if err == nil && len(report.Differences) > 0 {
+		err = fmt.Errorf("the books are not true in %d places, the first: %s", len(report.Differences), report.Differences[0])
+	}
+	if live := int64(len(h.oracle.holds)); err == nil && report.Live < live { // what is due may live still
+		err = fmt.Errorf("%d holds live, want %d", report.Live, live)
+	}
+	return err
 }
 
 func (h *history) admit() error {

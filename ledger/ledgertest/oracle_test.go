@@ -34,6 +34,33 @@ func TestWrongDesignsPartFromTheLog(t *testing.T) {
 				c.Accounts[account] = row
 			}
 		}},
+		"a reset that is not kept": {save: func(c *ledger.Changes) {
+			for account, row := range c.Accounts {
+				row.Floor = 0
+				c.Accounts[account] = row
+			}
+		}},
+		"a reset that counts a token less": {save: func(c *ledger.Changes) {
+			for account, row := range c.Accounts {
+				row.Floor = max(0, row.Floor-1)
+				c.Accounts[account] = row
+			}
+		}},
+		"a prune that takes a charge too many": {save: func(c *ledger.Changes) {
+			if n := len(c.Pruned.Charges); n > 0 {
+				last := c.Pruned.Charges[n-1]
+				c.Pruned.Charges = append(c.Pruned.Charges, ledger.Mark{Account: last.Account, Total: c.Accounts[last.Account].Used})
+			}
+		}},
+		"a prune that leaves a hold": {save: func(c *ledger.Changes) { c.Pruned.Holds = nil }},
+		"a prune that says nothing of it": {save: func(c *ledger.Changes) {
+			c.Records = slices.DeleteFunc(c.Records, func(r ledger.Record) bool { return r.Kind == ledger.ClosingRecord })
+		}},
+		"a prune without a floor": {save: func(c *ledger.Changes) {
+			if c.Pruned.UpTo > 0 {
+				clear(c.Accounts)
+			}
+		}},
 		"a hold that is not held": {save: func(c *ledger.Changes) {
 			for account, row := range c.Accounts {
 				row.Held = max(0, row.Held-1)
