@@ -67,8 +67,8 @@ func TestAFailoverLeavesAPool(t *testing.T) {
 	if err != nil || !slices.Equal(contacted, []string{"one", "two"}) {
 		t.Fatalf("contacted %v, %v", contacted, err)
 	}
-	b.wantBalance(ledger.ScopeModel, modelKey(request.Identity, &request.Candidates[0]), 0, 0)
-	b.wantBalance(ledger.ScopeModel, modelKey(request.Identity, &request.Candidates[1]), 5, 0)
+	b.wantBalance(ledger.ScopeModel, modelKey(request.Identity, "fake", "one"), 0, 0)
+	b.wantBalance(ledger.ScopeModel, modelKey(request.Identity, "fake", "two"), 5, 0)
 }
 
 // TestTheCallersLimitEndsAFailover: what the first attempt is charged may leave too little for another.

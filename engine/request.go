@@ -22,6 +22,8 @@ const (
 type Request struct {
 	// ID is the call's id and its decision id. The zero value lets the router make one.
 	ID uuid.UUID
+	// Attempt names the attempt, if the host has a name for it: a charge that names it later settles its hold.
+	Attempt uuid.UUID
 	// Call is recorded with the first hold or denial; nil for a host that keeps its own records.
 	Call     *ledger.Call
 	Identity policy.Identity
@@ -163,7 +165,7 @@ func closedUnit(scopes []Scope, reserve ledger.Reserve) (ledger.Account, bool) {
 // limits says whether any scope limits a unit.
 func limits(scopes []Scope, unit ledger.Unit) bool {
 	for _, scope := range scopes {
-		if len(scope.Limits[unit]) > 0 {
+		if slices.ContainsFunc(scope.Limits[unit], func(l ledger.Limit) bool { return l.Max < unlimited }) {
 			return true
 		}
 	}

@@ -298,11 +298,11 @@ func TestDiagnosticsAreCapped(t *testing.T) {
 func TestModelKeysKeepOwnersApart(t *testing.T) {
 	one := candidate("one")
 	keys := []string{
-		modelKey(policy.Identity{}, &one),
-		modelKey(policy.Identity{Tenant: text("")}, &one),
-		modelKey(policy.Identity{Tenant: text("a"), User: text("b")}, &one),
-		modelKey(policy.Identity{Tenant: text("a:=b")}, &one),
-		modelKey(policy.Identity{User: text("a"), Principal: text("b")}, &one),
+		modelKey(policy.Identity{}, one.Provider, one.Model),
+		modelKey(policy.Identity{Tenant: text("")}, one.Provider, one.Model),
+		modelKey(policy.Identity{Tenant: text("a"), User: text("b")}, one.Provider, one.Model),
+		modelKey(policy.Identity{Tenant: text("a:=b")}, one.Provider, one.Model),
+		modelKey(policy.Identity{User: text("a"), Principal: text("b")}, one.Provider, one.Model),
 		TaskKey(policy.Identity{}, "a:b"),
 		TaskKey(policy.Identity{Tenant: text("a")}, "b"),
 	}

@@ -239,75 +239,43 @@ func (r *Router) RenewBudget(ctx context.Context, reservation Reservation, exten
 	return Reservation{ID: hold.ID, Token: hold.Token}, nil
 }
 
-// UsageReport is what a host says that a call used.
-type UsageReport struct {
-	// Reservation is the call's hold; nil charges the budget directly.
-	Reservation *Reservation
-	// Request and Candidate name the budget for a direct charge.
-	Request   *Request
-	Candidate *Candidate
-	Usage     ledger.Usage
-	// NanoUSD is the cost of a direct charge.
-	NanoUSD int64
-}
-
-// RecordUsage charges what was used and gives the rest of the hold back; without a hold it charges the budget directly. It
-// returns an [*Error].
-func (r *Router) RecordUsage(ctx context.Context, report UsageReport) (ledger.Charge, error) {
-	if report.Reservation != nil {
-		charge, err := r.Ledger.Settle(ctx, ledger.Ending{
-			Hold: report.Reservation.ID, Token: report.Reservation.Token, State: ledger.Completed,
-			Outcome: ledger.Outcome{Result: ledger.Success},
-		}, ledger.Consumption{Usage: &report.Usage})
-		if err != nil {
-			return ledger.Charge{}, storeError(err)
-		}
-		return charge, nil
-	}
-	if report.Request == nil || report.Candidate == nil {
-		return ledger.Charge{}, &Error{Code: CodeValidation, Message: "a direct charge needs the request and the candidate"}
-	}
-	var accounts []ledger.Account
-	for _, claim := range claims(r.scopes(report.Request, report.Candidate), "") {
-		accounts = append(accounts, claim.Account)
-	}
-	err := r.Ledger.Post(ctx, ledger.Posting{
-		Accounts: accounts, Usage: report.Usage, NanoUSD: report.NanoUSD,
-		Source: report.Candidate.Source, Provider: report.Candidate.Provider,
-	})
-	if err != nil {
-		return ledger.Charge{}, storeError(err)
-	}
-	tokens, err := report.Usage.Tokens()
-	if err != nil {
-		return ledger.Charge{}, storeError(err)
-	}
-	return ledger.Charge{Tokens: tokens, NanoUSD: report.NanoUSD}, nil
-}
-
 // scopes are the request's own, the candidate's and, if the router has budgets, the pool of the task or of the owner's use of the
-// model.
+// model. What is charged to a task is also charged to the part of it that the candidate's model and the kind of work are.
 func (r *Router) scopes(request *Request, candidate *Candidate) []Scope {
 	scopes := slices.Concat(request.Scopes, candidate.Scopes)
-	if r.Budgets == nil {
-		return scopes
+	if r.Budgets != nil {
+		scopes = append([]Scope{r.pool(request.Identity, request.TaskID, candidate.Provider, candidate.Model)}, scopes...)
 	}
-	pool := Scope{Kind: ledger.ScopeModel, ID: modelKey(request.Identity, candidate)}
-	if request.TaskID != "" {
-		pool = Scope{Kind: ledger.ScopeTask, ID: TaskKey(request.Identity, request.TaskID)}
+	for _, scope := range scopes {
+		if scope.Kind == ledger.ScopeTask {
+			scopes = append(scopes, part(scope, request.Facts.Kind, candidate))
+		}
+	}
+	return scopes
+}
+
+// pool is what the router's own budgets limit.
+func (r *Router) pool(identity policy.Identity, taskID, provider, model string) Scope {
+	pool := Scope{Kind: ledger.ScopeModel, ID: modelKey(identity, provider, model)}
+	if taskID != "" {
+		pool = Scope{Kind: ledger.ScopeTask, ID: TaskKey(identity, taskID)}
 	}
 	pool.Limits = map[ledger.Unit][]ledger.Limit{
 		ledger.Tokens: r.Budgets.limit(r.Budgets.MaxTokens), ledger.USD: r.Budgets.limit(r.Budgets.MaxCostNanoUSD),
 	}
-	return append([]Scope{pool}, scopes...)
+	return pool
 }
 
+// limit is the limit of a ceiling. Without one all is counted, and nothing denied.
 func (b *Budgets) limit(max *int64) []ledger.Limit {
 	if max == nil {
-		return nil
+		max = &unlimited
 	}
 	return []ledger.Limit{{Window: ledger.Fixed{Length: b.Window}, Max: *max}}
 }
+
+// unlimited is a limit that no account reaches: what it used and holds stays below it, or is an error.
+var unlimited int64 = ledger.NanoUSDMax
 
 // TaskKey is the id of a task's accounts: its workers share one pool, whoever they are. The escaped parts hold no colon, so
 // no two tasks have one key.
@@ -319,7 +287,7 @@ func TaskKey(identity policy.Identity, taskID string) string {
 }
 
 // modelKey is the id of the accounts of an owner's use of a provider's model. Absent parts are not empty ones.
-func modelKey(identity policy.Identity, candidate *Candidate) string {
+func modelKey(identity policy.Identity, provider, model string) string {
 	var key strings.Builder
 	for _, part := range []*string{identity.Tenant, identity.User, identity.PrincipalKind, identity.Principal} {
 		if part != nil {
@@ -327,5 +295,5 @@ func modelKey(identity policy.Identity, candidate *Candidate) string {
 		}
 		key.WriteByte(':')
 	}
-	return key.String() + url.QueryEscape(candidate.Provider) + ":" + url.QueryEscape(candidate.Model)
+	return key.String() + url.QueryEscape(provider) + ":" + url.QueryEscape(model)
 }

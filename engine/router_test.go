@@ -152,7 +152,7 @@ func TestRecordUsageRefuses(t *testing.T) {
 			t.Errorf("%s: got %v, want VALIDATION", name, err)
 		}
 	}
-	key := modelKey(request.Identity, &request.Candidates[0])
+	key := modelKey(request.Identity, request.Candidates[0].Provider, request.Candidates[0].Model)
 	b.wantBalance(ledger.ScopeModel, key, 0, 10)
 	settle := func(output int64) (ledger.Charge, error) {
 		return b.router.RecordUsage(ctx, UsageReport{Reservation: &reservation, Usage: ledger.Usage{Output: output}})

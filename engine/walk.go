@@ -179,7 +179,7 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 	if denied := w.structural(candidate, scopes, reserve); denied != nil {
 		return nil, denied
 	}
-	id, err := uuid.NewV7()
+	id, err := w.attemptID()
 	if err != nil {
 		return nil, w.deniedBy(candidate, storeError(err), true)
 	}
@@ -213,6 +213,15 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 		return nil, w.missed(candidate, grant, err)
 	}
 	return grant, nil
+}
+
+// attemptID names the next attempt, as the host does if it has a name: one attempt can have it.
+func (w *walk) attemptID() (uuid.UUID, error) {
+	if named := w.request.Attempt; named != uuid.Nil {
+		w.request.Attempt = uuid.Nil
+		return named, nil
+	}
+	return uuid.NewV7()
 }
 
 // missed gives back what an unresolvable candidate was admitted with: together with the next admission, or at the end.

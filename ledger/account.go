@@ -29,6 +29,8 @@ const (
 	ScopeGroup  = "group"
 	ScopeTenant = "tenant"
 	ScopeTask   = "task"
+	// ScopePart is a part of a task's use: what it used of one model for one kind of work.
+	ScopePart = "part"
 	// ScopeSource and ScopeConnection are who serves: what all calls use of them.
 	ScopeSource     = "source"
 	ScopeConnection = "connection"

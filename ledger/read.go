@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"strings"
 	"time"
 )
 
@@ -85,4 +86,53 @@ func (b *batch) balance(ctx context.Context, account Account, limit Limit) (Bala
 		balance.RecoversAt = limit.Window.recovers(past, now)
 	}
 	return balance, nil
+}
+
+// ReadSince reads what accounts were charged from a moment on, less refunds. Holds that are due count as charged.
+func (l *Ledger) ReadSince(ctx context.Context, accounts []Account, since time.Time) (map[Account]int64, error) {
+	claims := make([]Claim, 0, len(accounts))
+	for _, account := range accounts {
+		claims = append(claims, Claim{Account: account})
+	}
+	b, err := readBatch(ctx, l.store, claims, l.Status().SuspendedUntil)
+	if err != nil {
+		return nil, err
+	}
+	used := make(map[Account]int64, len(accounts))
+	for _, account := range accounts {
+		past := b.pastOf(ctx, account, 0, time.Time{})
+		before, err := past.totalAt(since.Add(-time.Microsecond))
+		if err != nil {
+			return nil, err
+		}
+		refunded, err := past.refunded(before, past.row.Used)
+		if err != nil {
+			return nil, err
+		}
+		used[account] = past.row.Used - before - refunded
+	}
+	return used, nil
+}
+
+// accountsPage is how many accounts are listed at a time.
+const accountsPage = 1000
+
+// Accounts lists the accounts of a scope whose ids begin with a prefix that ends in a separator below letters and digits.
+func (l *Ledger) Accounts(ctx context.Context, scope, prefix string) (found []Account, err error) {
+	err = l.store.View(ctx, func(view View) error {
+		for after := (Account{Scope: scope, ID: prefix}); ; {
+			page, err := view.Accounts(ctx, after, accountsPage)
+			if err != nil || len(page) == 0 {
+				return err
+			}
+			for _, account := range page {
+				if account.Scope != scope || !strings.HasPrefix(account.ID, prefix) {
+					return nil
+				}
+				found = append(found, account)
+			}
+			after = page[len(page)-1]
+		}
+	})
+	return found, err
 }
