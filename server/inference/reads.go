@@ -114,7 +114,7 @@ func viewCall(report ledger.CallReport) callView {
 	view := callView{
 		ID: report.ID.String(), ClientRequestID: report.ClientRequestID, State: report.State, Model: report.Model, Protocol: report.Protocol,
 		Stream: report.Stream, CreatedAt: report.CreatedAt, EndedAt: orNull(report.EndedAt), DecisionID: report.ID.String(),
-		Attempts: []attemptView{}, 
+		Attempts: []attemptView{},
 	}
 	if view.ClientRequestID == "" {
 		view.ClientRequestID = report.IdempotencyKey

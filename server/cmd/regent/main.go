@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -28,16 +29,16 @@ const (
 type cli struct {
 	Serve     serveCmd     `cmd:"" default:"1" help:"Run the gateway."`
 	Decisions decisionsCmd `cmd:"" help:"Read the decision log."`
-	Ledger    ledgerCmd    `cmd:"" help:"Read the ledger."`
+	Ledger    ledgerCmd    `cmd:"" help:"Read the ledger, verify it, and do to it what persons do."`
 	Prices    pricesCmd    `cmd:"" help:"Show the published prices that a source of the catalogue can name."`
 }
 
 func main() {
-	os.Exit(run(os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr))
+	os.Exit(run(os.Args[1:], os.LookupEnv, time.Now, os.Stdout, os.Stderr))
 }
 
 // run runs one command and returns its exit code.
-func run(args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
+func run(args []string, env func(string) (string, bool), now func() time.Time, stdout, stderr io.Writer) int {
 	var commands cli
 	exited := -1
 	parser, err := kong.New(&commands,
@@ -59,7 +60,7 @@ func run(args []string, env func(string) (string, bool), stdout, stderr io.Write
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	command.BindTo(ctx, (*context.Context)(nil))
-	if err := command.Run(&environment{env, stdout}); err != nil && !errors.Is(err, context.Canceled) {
+	if err := command.Run(&environment{env, now, stdout}); err != nil && !errors.Is(err, context.Canceled) {
 		return complain(stderr, err, exitFailed)
 	}
 	return 0
@@ -74,6 +75,7 @@ func complain(stderr io.Writer, err error, code int) int {
 // environment is what commands get of the process.
 type environment struct {
 	env    func(string) (string, bool)
+	now    func() time.Time
 	stdout io.Writer
 }
 
@@ -87,7 +89,7 @@ func (serveCmd) Run(ctx context.Context, e *environment) error {
 	if err != nil {
 		return err
 	}
-	config.Policies, config.Stdout = policies.Files(), e.stdout
+	config.Policies, config.Stdout, config.Now = policies.Files(), e.stdout, e.now
 	stops := make(chan os.Signal, 2)
 	signal.Notify(stops, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(stops)

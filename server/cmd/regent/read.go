@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
@@ -135,79 +134,42 @@ func (c showCmd) Run(ctx context.Context, e *environment) error {
 	})
 }
 
-type ledgerCmd struct {
-	Show accountCmd `cmd:"" help:"Print an account: what was used, what is held, and by which live holds."`
-}
-
-type accountCmd struct {
-	Account string `arg:"" help:"SCOPE/ID or SCOPE/ID/UNIT, for example user/alice or user/alice/usd."`
-}
-
-// Run prints accounts with their limits, as the catalogue sets them.
-func (c accountCmd) Run(ctx context.Context, e *environment) error {
-	accounts, err := ledger.ParseAccounts(c.Account)
-	if err != nil {
-		return err
-	}
-	catalogue, err := e.catalogue()
-	if err != nil {
-		return err
-	}
-	return e.withStore(ctx, func(store ledger.Store) error {
-		out := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
-		for _, account := range accounts {
-			if err := showAccount(ctx, out, store, account, catalogue.Limits(account)); err != nil {
-				return err
-			}
-		}
-		return out.Flush()
-	})
-}
-
-func showAccount(ctx context.Context, out *tabwriter.Writer, store ledger.Store, account ledger.Account, limits []ledger.Limit) error {
-	row, holds, err := ledger.ReadAccount(ctx, store, account)
-	if err != nil {
-		return err
-	}
-	amount := func(n int64) string { return ledger.FormatAmount(account.Unit, n) }
-	_, _ = fmt.Fprintf(out, "%s\tused in all %s\theld %s\n", account, amount(row.Used-row.Refunds), amount(row.Held))
-	balances, err := ledger.ReadBalances(ctx, store, []ledger.Claim{{Account: account, Limits: limits}})
-	if err != nil {
-		return err
-	}
-	for _, b := range balances {
-		recovers := ""
-		if !b.RecoversAt.IsZero() {
-			recovers = "recovers " + b.RecoversAt.Format(time.RFC3339Nano)
-		}
-		_, _ = fmt.Fprintf(out, "  %s\tused %s\theld %s\tleft %s of %s\t%s\n", b.Limit.Window, amount(b.Used), amount(b.Held), amount(b.Left), amount(b.Limit.Max), recovers)
-	}
-	for _, hold := range holds {
-		held := "unbounded"
-		if reserved := hold.Reserve.Of(account.Unit); reserved != nil {
-			held = amount(*reserved)
-		}
-		_, _ = fmt.Fprintf(out, "  hold %s\tof call %s\t%s\tuntil %s\n", hold.ID, hold.Call, held, hold.Deadline.Format(time.RFC3339Nano))
-	}
-	return nil
-}
-
 // withStore opens the database of the data folder for looking only; the gateway may run on it.
 func (e *environment) withStore(ctx context.Context, look func(ledger.Store) error) (err error) {
-	config, err := server.FromEnv(e.env)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(cmp.Or(config.Data, server.DefaultData), "regent.db")
-	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("no database: %w (REGENT_DATA names its folder; the gateway makes it when it runs)", err)
-	}
-	store, err := sqldb.Open(ctx, sqldb.Config{Path: path, ReadOnly: true})
+	store, err := e.open(ctx, true)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	return look(store)
+}
+
+// withLedger opens a ledger of this process's own on the database of the data folder, with a stream of its own in the journal. The
+// gateway may run on it: what is due is left to it.
+func (e *environment) withLedger(ctx context.Context, do func(*ledger.Ledger) error) (err error) {
+	store, err := e.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	l, err := ledger.Open(ledger.Config{Store: store, LeaveDue: true})
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	return do(l)
+}
+
+// open opens the database of the data folder, which has to be there.
+func (e *environment) open(ctx context.Context, readOnly bool) (ledger.Store, error) {
+	config, err := server.FromEnv(e.env)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(cmp.Or(config.Data, server.DefaultData), "regent.db")
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("no database: %w (REGENT_DATA names its folder; the gateway makes it when it runs)", err)
+	}
+	return sqldb.Open(ctx, sqldb.Config{Path: path, ReadOnly: readOnly, Now: e.now})
 }
 
 // catalogue reads the catalogue that the gateway reads, for its limits.

@@ -38,8 +38,18 @@ var update = flag.Bool("update", false, "write what scripts compare with as it i
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"regent": func() { os.Exit(run(os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)) },
+		"regent": func() { os.Exit(run(os.Args[1:], os.LookupEnv, scriptNow, os.Stdout, os.Stderr)) },
 	})
+}
+
+// nowVariable gives the program that a script runs the script's clock; elsewhere it has the system's.
+const nowVariable = "SCRIPT_NOW"
+
+func scriptNow() time.Time {
+	if now, err := time.Parse(time.RFC3339Nano, os.Getenv(nowVariable)); err == nil {
+		return now
+	}
+	return time.Now()
 }
 
 // TestScript runs the end-to-end scripts, each on both stores. Their verbs are described in testdata/README.md.
@@ -105,6 +115,7 @@ func setUp(env *testscript.Env, database string) error {
 		g.config.Catalogue = path
 	}
 	env.Values[gatewayKey{}] = g
+	env.Setenv(nowVariable, g.clock.Now().Format(time.RFC3339Nano))
 	env.Defer(func() {
 		if err := g.halt(); err != nil {
 			env.T().Log("stopping the gateway: ", err)
@@ -461,6 +472,7 @@ func moveClock(ts *testscript.TestScript, _ bool, args []string) {
 	} else {
 		clock.Advance(d)
 	}
+	ts.Setenv(nowVariable, clock.Now().Format(time.RFC3339Nano))
 }
 
 // ledger ACCOUNT [REGEXP]: prints used and held of an account's limits; with an expression, waits until they match it.
@@ -525,6 +537,11 @@ func describeRecord(record ledger.Record) (string, error) {
 		var body ledger.ChargeBody
 		err := json.Unmarshal(record.Body, &body)
 		return fmt.Sprintf("charge %s tokens=%d usd=%s estimated=%v unknown=%v", body.Source, body.Tokens, ledger.FormatUSD(body.NanoUSD), body.Estimated, body.UnknownUsage), err
+	}
+	if record.Kind == ledger.CorrectionRecord {
+		var body ledger.CorrectionBody
+		err := json.Unmarshal(record.Body, &body)
+		return fmt.Sprintf("correction tokens=%d usd=%s by %s: %s", body.Tokens, ledger.FormatUSD(body.NanoUSD), body.Actor, body.Reason), err
 	}
 	var body ledger.OutcomeBody
 	err := json.Unmarshal(record.Body, &body)
