@@ -64,5 +64,5 @@ check: ## Check format, vet, staticcheck, policies, races, and fuzz each parser 
 		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x "$$(dirname "$$file")" || exit 1; done
 
 .PHONY: soak
-soak: ## Run each storm ROUNDS times (200): kill -9, overload. Each prints its seed; SEED=N takes it again.
-	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./server/cmd/regent
+soak: ## Run each storm ROUNDS times (200): kill -9, overload, random histories. Each prints its seed; SEED=N takes it again.
+	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./ledger/memory ./server/cmd/regent

@@ -13,7 +13,7 @@ import (
 // longer than [LengthMax].
 const PruneAgeMin = LengthMax + 24*time.Hour
 
-// pruneMax bounds the records that one transaction prunes: it takes some 50 ms on SQLite, in which nobody else writes.
+// pruneMax bounds the records that one transaction prunes: it takes some 20 ms on SQLite, in which nobody else writes.
 const pruneMax = 500
 
 // Pruning asks for the removal of old records, with the calls, holds and charges that they tell of.

@@ -68,15 +68,18 @@ const (
 	verifyPage = 1000
 	// differencesMax bounds what is told: whoever has more reads no further.
 	differencesMax = 1000
-	// passRecords is how many records one pass over the journal may come to remember the calls and holds of: some 100 MB.
-	passRecords = 1 << 21
+	// passRecords is how many records' calls and holds one pass over the journal remembers: those of 350,000 calls, some 100 MB.
+	passRecords = 1 << 20
 )
 
 // Verify computes everything again from the journal and compares it with what the store holds. It looks at one view of the store, so
 // that the ledger may go on meanwhile: holds that run are no difference.
 //
-// It reads the journal page by page and remembers a few numbers of each account, each live hold and each charge that was lowered.
-// Of the calls and holds of the journal it remembers an entry each, in passes over the journal of at most [passRecords] records' worth.
+// It reads the journal page by page and remembers a few numbers of each account, of each charge that was lowered, and of each call and
+// hold: the latter in as many passes over the journal as it takes for them to fit some 100 MB. Where the charges of an account are not
+// what the journal says, it remembers all charges of that account to name those that are wrong.
+//
+// A store in memory that has forgotten what is beyond its bounds cannot be verified: what it forgot is a difference.
 func Verify(ctx context.Context, store Store) (Verification, error) {
 	return verifyIn(ctx, store, passRecords)
 }

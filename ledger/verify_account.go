@@ -72,9 +72,9 @@ type postings struct {
 	at      time.Time
 	windows []windowSum
 
-	charges, refunds int64
-	sum              uint64
-	last             ChargeRow
+	charges int64
+	sum     uint64
+	last    ChargeRow
 }
 
 // windowSum is a window, and the sum of the charges in it.

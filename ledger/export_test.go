@@ -1,0 +1,4 @@
+package ledger
+
+// VerifyIn verifies in passes over the journal for so many records each.
+var VerifyIn = verifyIn
