@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"regent/ledger"
 )
@@ -26,6 +27,8 @@ type Store struct {
 	now func() time.Time
 
 	mu          sync.Mutex // guards all below, for the whole of a transaction
+	accountsMax int
+	recent      *simplelru.LRU[ledger.Account, struct{}] // accounts, the one used longest ago first
 	accounts    map[ledger.Account]ledger.AccountRow
 	holds       map[uuid.UUID]ledger.HoldRow
 	calls       map[uuid.UUID]ledger.Call
@@ -49,13 +52,15 @@ type cursor struct {
 
 var _ ledger.Store = (*Store)(nil)
 
-// New makes an empty store. now is its clock; nil is the system's.
+// New makes an empty store with the default bound of accounts. now is its clock; nil is the system's.
 func New(now func() time.Time) *Store {
 	if now == nil {
 		now = time.Now
 	}
 	return &Store{
 		now:         now,
+		accountsMax: accountsDefault,
+		recent:      newRecent(),
 		accounts:    map[ledger.Account]ledger.AccountRow{},
 		holds:       map[uuid.UUID]ledger.HoldRow{},
 		calls:       map[uuid.UUID]ledger.Call{},
@@ -210,7 +215,10 @@ func (s *Store) loadDue(rows *ledger.Rows) {
 }
 
 func (s *Store) save(changes *ledger.Changes) {
-	maps.Copy(s.accounts, changes.Accounts)
+	for account, row := range changes.Accounts {
+		s.accounts[account] = row
+		s.recent.Add(account, struct{}{})
+	}
 	for _, charge := range changes.Charges {
 		s.saveCharge(charge)
 	}
@@ -231,6 +239,7 @@ func (s *Store) save(changes *ledger.Changes) {
 		s.records[record.Writer] = append(s.records[record.Writer], record)
 	}
 	s.prune(changes.Pruned)
+	s.evict()
 	s.forget()
 }
 
