@@ -13,7 +13,7 @@ import (
 const (
 	accountsDefault = 4_096 // with some charges each, about a megabyte
 	// AccountsMax is the most accounts that a store can be told to keep: some tens of megabytes with their charges.
-	AccountsMax     = 65_536
+	AccountsMax = 65_536
 	// evictedPart of the bound goes at a time, so that looking for what may go is not done for each new account.
 	evictedPart = 64
 )
