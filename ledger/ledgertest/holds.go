@@ -321,6 +321,25 @@ func clockSteps(t *testing.T, b *bench) {
 	_ = hold
 }
 
+// A step back makes a charge stay for longer, never leave early; a step forward is time like any other.
+func rollingClockSteps(t *testing.T, b *bench) {
+	rolling := func(n int64) ledger.Admission {
+		a := tokens(n, 100)
+		a.Claims[0].Limits = []ledger.Limit{{Window: ledger.Rolling{Length: 5 * time.Hour}, Max: 100}}
+		return a
+	}
+	b.settle(b.admit(rolling(60)), ledger.Usage{Output: 60})
+	b.Step(-time.Hour)
+	wantEqual(t, "retry after a step back", b.denied(rolling(50)).RetryAfter, 6*time.Hour)
+	b.Advance(6*time.Hour - time.Microsecond)
+	b.denied(rolling(50))
+	b.Advance(time.Microsecond)
+	b.settle(b.admit(rolling(50)), ledger.Usage{Output: 50})
+	b.denied(rolling(60))
+	b.Step(25 * time.Hour)
+	b.settle(b.admit(rolling(100)), ledger.Usage{Output: 100})
+}
+
 func badInput(t *testing.T, b *bench) {
 	hold := b.admit(tokens(10, 100))
 	for name, a := range map[string]ledger.Admission{
