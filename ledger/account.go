@@ -69,7 +69,7 @@ func (a *Account) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// ParseAccounts reads SCOPE/ID/UNIT as one account, and SCOPE/ID as the accounts in tokens and US dollars. It returns [ErrAccount].
+// ParseAccounts reads SCOPE/ID/UNIT as one account, and SCOPE/ID as the accounts of all units. It returns [ErrAccount].
 func ParseAccounts(text string) ([]Account, error) {
 	parts := strings.Split(text, "/")
 	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" || parts[1] == "" {

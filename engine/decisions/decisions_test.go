@@ -244,6 +244,13 @@ func TestRender(t *testing.T) {
 			`{"labels":{"id":"process-1"},"decision_id":"0198b8a0-0000-7000-8000-000000000001","path":"regent/outcome","result":{"result":"success"},"timestamp":"2026-03-04T12:00:00Z"}`},
 		"an outcome of no call": {ledger.Record{Kind: ledger.OutcomeRecord, At: at, Body: json.RawMessage(`{}`)},
 			`{"labels":{"id":"process-1"},"decision_id":"","path":"regent/outcome","result":{},"timestamp":"2026-03-04T12:00:00Z"}`},
+		"a correction": {ledger.Record{Kind: ledger.CorrectionRecord, Call: call, At: at, Body: json.RawMessage(`{"reason":"refunded","actor":"ann"}`)},
+			`{"labels":{"id":"process-1"},"decision_id":"0198b8a0-0000-7000-8000-000000000001","path":"regent/ledger/correction","result":{"reason":"refunded","actor":"ann"},"timestamp":"2026-03-04T12:00:00Z"}`},
+		"a reset": {ledger.Record{Kind: ledger.ResetRecord, At: at, Body: json.RawMessage(`{"accounts":{"user/alice/tokens":7}}`)},
+			`{"labels":{"id":"process-1"},"decision_id":"","path":"regent/ledger/reset","result":{"accounts":{"user/alice/tokens":7}},"timestamp":"2026-03-04T12:00:00Z"}`},
+		"a closing is without its balances": {ledger.Record{Kind: ledger.ClosingRecord, At: at, Body: json.RawMessage(
+			`{"id":"0198b8a0-0000-7000-8000-000000000002","reason":"old","actor":"ann","before":5,"streams":{},"records":3,"accounts":{"user/alice/tokens":{"used":7}}}`)},
+			`{"labels":{"id":"process-1"},"decision_id":"","path":"regent/ledger/closing","result":{"id":"0198b8a0-0000-7000-8000-000000000002","reason":"old","actor":"ann","before":5,"streams":{},"records":3},"timestamp":"2026-03-04T12:00:00Z"}`},
 		"a charge is the ledger's own": {ledger.Record{Kind: ledger.ChargeRecord, Body: json.RawMessage(`{}`)}, ""},
 	} {
 		line, ok, err := decisions.Render(test.record, labels)
@@ -251,8 +258,10 @@ func TestRender(t *testing.T) {
 			t.Errorf("%s: got %s, %v, %v", name, line, ok, err)
 		}
 	}
-	if line, ok, err := decisions.Render(ledger.Record{Kind: ledger.OutcomeRecord, Body: json.RawMessage(`{`)}, labels); err == nil || ok {
-		t.Errorf("a broken record: %s, %v", line, ok)
+	for _, kind := range []ledger.Kind{ledger.OutcomeRecord, ledger.CorrectionRecord, ledger.ResetRecord, ledger.ClosingRecord} {
+		if line, ok, err := decisions.Render(ledger.Record{Kind: kind, Body: json.RawMessage(`{`)}, labels); err == nil || ok {
+			t.Errorf("a broken record: %s, %v", line, ok)
+		}
 	}
 }
 

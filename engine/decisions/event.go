@@ -1,5 +1,5 @@
-// Package decisions holds what compliance reads: a record of each decision, in the event form of OPA's decision logs, so that
-// tools made for those read it, and shipping of records from the journal to a sink.
+// Package decisions holds what compliance reads: a record of each decision and of what persons did to the books, in the event form of
+// OPA's decision logs, so that tools made for those read it, and shipping of records from the journal to a sink.
 //
 // An event holds facts and outcomes. It never holds a prompt, an output, a credential or a fencing token, because none is
 // ever given to it.
@@ -16,10 +16,13 @@ import (
 	"regent/ledger"
 )
 
-// Paths of events: what decided, and what came of it.
+// Paths of events: what decided, what came of it, and what a person did to the books, and why.
 const (
-	DecisionPath = "regent/main/decision"
-	OutcomePath  = "regent/outcome"
+	DecisionPath   = "regent/main/decision"
+	OutcomePath    = "regent/outcome"
+	CorrectionPath = "regent/ledger/correction"
+	ResetPath      = "regent/ledger/reset"
+	ClosingPath    = "regent/ledger/closing"
 )
 
 // Event is one event of a decision log.
@@ -98,19 +101,40 @@ func NewLimit(e *ledger.LimitError) *Limit {
 // Render turns a record of the journal into one line of a decision log, without the line's end. ok is false for records that
 // are the ledger's own (charges), which are not shipped.
 func Render(record ledger.Record, labels map[string]string) (line []byte, ok bool, err error) {
+	event := Event{Labels: labels, DecisionID: decisionID(record.Call), Result: record.Body, Timestamp: record.At}
 	switch record.Kind {
 	case ledger.DecisionRecord:
 		return record.Body, true, nil
 	case ledger.OutcomeRecord:
-		line, err = json.Marshal(Event{
-			Labels: labels, DecisionID: decisionID(record.Call), Path: OutcomePath, Result: record.Body, Timestamp: record.At,
-		})
-		if err != nil {
-			return nil, false, fmt.Errorf("decisions: record %s/%d: %w", record.Writer, record.Number, err)
-		}
-		return line, true, nil
+		event.Path = OutcomePath
+	case ledger.CorrectionRecord:
+		event.Path = CorrectionPath
+	case ledger.ResetRecord:
+		event.Path = ResetPath
+	case ledger.ClosingRecord:
+		event.Path = ClosingPath
+		event.Result, err = closing(record.Body)
+	default:
+		return nil, false, nil
 	}
-	return nil, false, nil
+	if err == nil {
+		line, err = json.Marshal(event)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("decisions: record %s/%d: %w", record.Writer, record.Number, err)
+	}
+	return line, true, nil
+}
+
+// closing is what was pruned without the balances, which may be those of every account there is.
+func closing(body json.RawMessage) (any, error) {
+	var closing struct {
+		ledger.ClosingBody
+		Accounts json.RawMessage `json:"accounts,omitempty"`
+	}
+	err := json.Unmarshal(body, &closing)
+	closing.Accounts = nil
+	return closing, err
 }
 
 // decisionID of a record that belongs to no call is empty.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os/user"
 	"text/tabwriter"
 	"time"
 
@@ -14,11 +13,12 @@ import (
 )
 
 type ledgerCmd struct {
-	Show   accountCmd `cmd:"" help:"Print an account: what was used, what is held, and by which live holds."`
-	Verify verifyCmd  `cmd:"" help:"Compute everything again from the journal, and print each difference."`
-	Reset  resetCmd   `cmd:"" help:"Have all that an account has used so far leave every window."`
-	Export exportCmd  `cmd:"" help:"Print what each source was charged in a month, as CSV."`
-	Prune  pruneCmd   `cmd:"" help:"Remove old records, with the calls that they tell of."`
+	Show    accountCmd `cmd:"" help:"Print an account: what was used, what is held, and by which live holds."`
+	Verify  verifyCmd  `cmd:"" help:"Compute everything again from the journal, and print each difference."`
+	Reset   resetCmd   `cmd:"" help:"Have all that an account has used so far leave every window."`
+	Correct correctCmd `cmd:"" help:"Charge an account further, or take back of what a call was charged."`
+	Export  exportCmd  `cmd:"" help:"Print what each source was charged in a month, as CSV."`
+	Prune   pruneCmd   `cmd:"" help:"Remove old records, with the calls that they tell of."`
 }
 
 // inJSON is for every command whose output a program may read.
@@ -179,60 +179,4 @@ func (e *environment) printAccounts(accounts []accountDocument) error {
 		}
 	}
 	return out.Flush()
-}
-
-// person is who does something to the books, and why.
-type person struct {
-	Actor string `help:"Who does it. Defaults to the user of the operating system."`
-}
-
-func (p person) name() (string, error) {
-	if p.Actor != "" {
-		return p.Actor, nil
-	}
-	current, err := user.Current()
-	if err != nil {
-		return "", fmt.Errorf("say who does it with --actor: %w", err)
-	}
-	return current.Username, nil
-}
-
-type resetCmd struct {
-	Account string `arg:"" help:"SCOPE/ID or SCOPE/ID/UNIT, for example user/alice or user/alice/usd."`
-	Reason  string `required:"" help:"Why. It is recorded."`
-	person
-	inJSON
-}
-
-// Run resets an account, or the accounts of all units.
-func (c resetCmd) Run(ctx context.Context, e *environment) error {
-	accounts, err := ledger.ParseAccounts(c.Account)
-	if err != nil {
-		return err
-	}
-	amendment := ledger.Amendment{Reason: c.Reason}
-	if amendment.Actor, err = c.name(); err != nil {
-		return err
-	}
-	if amendment.ID, err = uuid.NewV7(); err != nil {
-		return err
-	}
-	err = e.withLedger(ctx, func(l *ledger.Ledger) error {
-		if accounts, err = existing(ctx, l.Store(), c.Account, accounts); err != nil {
-			return err
-		}
-		return l.Reset(ctx, amendment, accounts)
-	})
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		return e.document(map[string]any{"id": amendment.ID, "accounts": accounts, "reason": amendment.Reason, "actor": amendment.Actor})
-	}
-	for _, account := range accounts {
-		if _, err := fmt.Fprintf(e.stdout, "%s was reset by %s: what was used so far counts in no window any more\n", account, amendment.Actor); err != nil {
-			return err
-		}
-	}
-	return nil
 }

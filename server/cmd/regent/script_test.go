@@ -66,7 +66,7 @@ func TestScript(t *testing.T) {
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
 					"post": post, "get": get, "parallel": parallel, "finish": finish, "policy": changePolicy, "catalogue": changeCatalogue,
 					"upstream": upstream, "clock": moveClock, "ledger": showLedger, "decisions": showDecisions, "restart": restart,
-					"settled": settled, "health": showHealth, "hangup": hangup, "nowhere": nowhere, "terminate": terminate,
+					"settled": settled, "health": showHealth, "hangup": hangup, "nowhere": nowhere, "terminate": terminate, "find": find,
 				},
 			})
 		})
@@ -502,6 +502,18 @@ func (g *gateway) balances(ts *testscript.TestScript, accounts []ledger.Account)
 		}
 	}
 	return text.String()
+}
+
+// find NAME REGEXP puts what the group of the expression is in the last output into $NAME.
+func find(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: find NAME REGEXP")
+	}
+	found := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(found) != 2 {
+		ts.Fatalf("the last output has no group of %s", args[1])
+	}
+	ts.Setenv(args[0], found[1])
 }
 
 // decisions REQUEST: prints the records of a decision, a line each: what was decided of each candidate, what was charged, how
