@@ -333,15 +333,21 @@ func (b *batch) post(account Account, amount int64, at time.Time) int64 {
 		b.setAccount(account, row)
 		return 0
 	}
-	row.Openings = maps.Clone(row.Openings)
-	for length, opened := range row.Openings {
-		if !(Fixed{length}).isOpen(opened, at) {
-			row.Openings[length] = OpeningRow{At: at, Total: row.Used}
-		}
-	}
-	row.Used += amount
-	row.ChargedAt = at
+	row = row.charged(amount, at)
 	b.setAccount(account, row)
 	b.changes.Charges = append(b.changes.Charges, ChargeRow{Account: account, Total: row.Used, At: at, Amount: amount})
 	return row.Used
+}
+
+// charged is the row after a charge, which opens each fixed window that is closed and stands in it.
+func (r AccountRow) charged(amount int64, at time.Time) AccountRow {
+	r.Openings = maps.Clone(r.Openings)
+	for length, opened := range r.Openings {
+		if !(Fixed{length}).isOpen(opened, at) {
+			r.Openings[length] = OpeningRow{At: at, Total: r.Used}
+		}
+	}
+	r.Used += amount
+	r.ChargedAt = at
+	return r
 }

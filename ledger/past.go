@@ -23,8 +23,7 @@ type past struct {
 func (b *batch) pastOf(ctx context.Context, account Account, amount int64, at time.Time) *past {
 	p := &past{ctx: ctx, batch: b, account: account, row: b.rows.Accounts[account]}
 	if amount > 0 {
-		p.row.Used += amount
-		p.row.ChargedAt = later(at, p.row.ChargedAt)
+		p.row = p.row.charged(amount, later(at, p.row.ChargedAt))
 		p.posting = ChargeRow{Account: account, Total: p.row.Used, At: p.row.ChargedAt, Amount: amount}
 	}
 	return p

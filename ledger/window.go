@@ -215,12 +215,7 @@ func (f Fixed) recovery(past *past, now time.Time, n need) (time.Time, bool, err
 		at, ok := n.outlive(now)
 		return at, ok, nil
 	}
-	open := f.isOpen(opened, now)
-	end := opened.At.Add(f.Length)
-	if !open && n.used > 0 { // a charge that is about to be posted opens it
-		open, end = true, now.Add(f.Length)
-	}
-	at, ok := n.step(now, end, open, func(opens time.Time) time.Time { return opens.Add(f.Length) })
+	at, ok := n.step(now, opened.At.Add(f.Length), f.isOpen(opened, now), func(opens time.Time) time.Time { return opens.Add(f.Length) })
 	return at, ok, nil
 }
 

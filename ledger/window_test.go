@@ -71,7 +71,6 @@ func TestRecovery(t *testing.T) {
 		{"two holds further apart than a window have one each", OpeningRow{}, 0, 10, []due{in(time.Minute, 5), in(2*time.Hour, 5)}, 5, 61 * time.Minute},
 		{"and both have to be forgotten for more", OpeningRow{}, 0, 10, []due{in(time.Minute, 5), in(2*time.Hour, 5)}, 6, 3 * time.Hour},
 		{"a hold that is due already, for a suspension of expiry, counts from now", OpeningRow{}, 0, 5, []due{in(-time.Minute, 5)}, 6, time.Hour},
-		{"a charge about to be posted opens a closed window", ago(2 * time.Hour), 5, 0, nil, 6, time.Hour},
 	} {
 		account := &past{row: AccountRow{Openings: map[time.Duration]OpeningRow{time.Hour: test.opened}}}
 		at, ok, err := Fixed{time.Hour}.recovery(account, now, need{test.amount, max, test.used, test.held, test.holds})

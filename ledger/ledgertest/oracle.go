@@ -530,8 +530,19 @@ func (h *history) admit() error {
 	for _, account := range h.accounts[h.random.IntN(2):][:1+h.random.IntN(2)] {
 		a.Claims = append(a.Claims, ledger.Claim{Account: account, Limits: limits})
 	}
+	replaced, used := h.replace(&a)
 	hold, err := h.ledger.Admit(ctx, a)
 	var denial *ledger.LimitError
+	if errors.As(err, &denial) && a.Replaces != nil { // a denial counts on it: the attempt has ended whatever follows
+		if _, err := h.ledger.Settle(ctx, a.Replaces.Ending, *a.Replaces.Consumption); err != nil {
+			return err
+		}
+	}
+	if a.Replaces != nil {
+		h.oracle.end(replaced, h.Now(), used)
+		delete(h.live, replaced)
+		a.Replaces = nil
+	}
 	switch {
 	case err == nil:
 		if !h.oracle.fits(a, h.Now()) {
@@ -547,6 +558,18 @@ func (h *history) admit() error {
 		return h.wait(a, denial.RetryAfter)
 	}
 	return err
+}
+
+// replace has an admission end a live hold now and then, as a failover does.
+func (h *history) replace(a *ledger.Admission) (replaced uuid.UUID, used int64) {
+	hold, some := anyOf(h.live)
+	if !some || h.random.IntN(3) > 0 {
+		return uuid.Nil, 0
+	}
+	used = h.random.Int64N(60)
+	ending := ledger.Ending{Hold: hold.ID, Token: hold.Token, Outcome: ledger.Outcome{Result: ledger.Errored}}
+	a.Replaces = &ledger.Replacement{Ending: ending, Consumption: &ledger.Consumption{Usage: &ledger.Usage{Output: used}}}
+	return hold.ID, used
 }
 
 // wait really waits for the end of a denial: a microsecond before it the ledger still denies, then it admits.
