@@ -286,7 +286,8 @@ func limitMessage(limit *ledger.LimitError, described *decisions.Limit, class Cl
 	case class == ClassCapacity:
 		return "a limit of the model's source is reached"
 	case limit.Structural:
-		return fmt.Sprintf("the call needs more %s than the whole limit of %s for %s", described.Unit, described.Limit, described.Account)
+		return fmt.Sprintf("the call needs more %s than the %s that one may take of the limit for %s",
+			described.Unit, ledger.FormatAmount(limit.Account.Unit, limit.Spendable), described.Account)
 	}
 	return fmt.Sprintf("the limit of %s %s for %s is reached: used %s, held by running calls %s; there is room again within %v",
 		described.Limit, described.Unit, described.Account, described.Used, described.Held,

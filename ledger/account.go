@@ -48,6 +48,29 @@ type Account struct {
 	Unit  Unit
 }
 
+// validate returns [ErrInvalid] for an account that no text names: a journal that tells of it could not be read again.
+func (a Account) validate() error {
+	if a.Scope == "" || url.PathEscape(a.Scope) != a.Scope || a.ID == "" || !slices.Contains(Units, a.Unit) {
+		return fmt.Errorf("%w: account %q: want a plain scope, an id and one of the units %v", ErrInvalid, a, Units)
+	}
+	return nil
+}
+
+// validateAccounts returns [ErrInvalid] for accounts that are none, and for one that is named twice.
+func validateAccounts(accounts []Account) error {
+	seen := make(map[Account]bool, len(accounts))
+	for _, account := range accounts {
+		if err := account.validate(); err != nil {
+			return err
+		}
+		if seen[account] {
+			return fmt.Errorf("%w: account %s is named twice", ErrInvalid, account)
+		}
+		seen[account] = true
+	}
+	return nil
+}
+
 // String is the account's key in stores and its name for people: SCOPE/ID/UNIT, with the id escaped as in a URL's path.
 func (a Account) String() string {
 	return a.Scope + "/" + url.PathEscape(a.ID) + "/" + string(a.Unit)

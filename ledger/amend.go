@@ -80,6 +80,9 @@ func (l *Ledger) Reset(ctx context.Context, amendment Amendment, accounts []Acco
 	if len(accounts) == 0 {
 		return fmt.Errorf("%w: a reset needs an account", ErrInvalid)
 	}
+	if err := validateAccounts(accounts); err != nil {
+		return err
+	}
 	return l.do(ctx, laneEnd, &reset{amendment, accounts})
 }
 
@@ -149,12 +152,7 @@ func (c *Correction) validate() error {
 	case c.takesBack() != (c.Hold != uuid.Nil) || c.takesBack() == (len(c.Accounts) > 0):
 		return fmt.Errorf("%w: what is taken back is of a hold's charge; what is charged further is charged to accounts", ErrInvalid)
 	}
-	accounts := slices.Clone(c.Accounts)
-	slices.SortFunc(accounts, func(a, b Account) int { return strings.Compare(a.String(), b.String()) })
-	if len(slices.Compact(accounts)) < len(c.Accounts) {
-		return fmt.Errorf("%w: an account is named twice", ErrInvalid)
-	}
-	return nil
+	return validateAccounts(c.Accounts)
 }
 
 func (c *Correction) takesBack() bool { return min(c.Tokens, c.NanoUSD, c.NanoCredits) < 0 }

@@ -240,12 +240,13 @@ func (a *Admission) validate() error {
 	if a.TTL < 0 || a.Hold == uuid.Nil {
 		return fmt.Errorf("%w: an admission needs an id and a TTL above 0", ErrInvalid)
 	}
-	seen := make(map[Account]bool, len(a.Claims))
+	if err := validateAccounts(a.accounts()); err != nil {
+		return err
+	}
 	for _, claim := range a.Claims {
-		if seen[claim.Account] {
-			return fmt.Errorf("%w: account %s is claimed twice", ErrInvalid, claim.Account)
+		if err := oneMonth(claim.Limits); err != nil {
+			return err
 		}
-		seen[claim.Account] = true
 		for _, limit := range claim.Limits {
 			if limit.Window == nil {
 				return fmt.Errorf("%w: a limit needs a window", ErrInvalid)
@@ -262,6 +263,15 @@ func (a *Admission) validate() error {
 		}
 	}
 	return nil
+}
+
+// accounts are those that are claimed.
+func (a *Admission) accounts() []Account {
+	accounts := make([]Account, len(a.Claims))
+	for i, claim := range a.Claims {
+		accounts[i] = claim.Account
+	}
+	return accounts
 }
 
 // Renew moves a live hold's deadline to now + ttl, if that is later, and makes a new token. It returns [ErrExpired],
@@ -335,6 +345,9 @@ func (l *Ledger) Post(ctx context.Context, posting Posting) error {
 	}
 	if _, err := posting.Usage.Tokens(); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if err := validateAccounts(posting.Accounts); err != nil {
+		return err
 	}
 	return l.do(ctx, laneEnd, &post{posting})
 }

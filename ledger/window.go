@@ -41,6 +41,21 @@ type Limit struct {
 	Spendable, Final int64
 }
 
+// oneMonth returns [ErrInvalid] for months of more than one zone: an account counts one month at a time.
+func oneMonth(limits []Limit) error {
+	var month Window
+	for _, limit := range limits {
+		if _, isMonth := limit.Window.(Month); !isMonth {
+			continue
+		}
+		if month != nil && month.String() != limit.Window.String() {
+			return fmt.Errorf("%w: an account counts %s or %s, not both", ErrInvalid, month, limit.Window)
+		}
+		month = limit.Window
+	}
+	return nil
+}
+
 // Fixed is a window that opens at its account's first use and closes a fixed span later; what was used in it is then
 // forgotten, and the next use opens it again.
 type Fixed struct {

@@ -438,6 +438,7 @@ func untrue() map[string]string {
 		"a sum beyond 2^53":       `{"prompt_tokens":9007199254740991,"completion_tokens":1}`,
 		"no completion":           `{"prompt_tokens":1}`,
 		"no prompt":               `{"completion_tokens":1}`,
+		"no token at all":         `{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}`,
 		"more cached than prompt": `{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":6}}`,
 		"cached and written":      `{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3,"cache_write_tokens":3}}`,
 		"more reasoning":          `{"prompt_tokens":5,"completion_tokens":1,"completion_tokens_details":{"reasoning_tokens":2}}`,

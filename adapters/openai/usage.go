@@ -23,6 +23,9 @@ func parseUsage(report gjson.Result) *ledger.Usage {
 	if !ok || !okCompletion || !okCached || !okWritten || !okReasoning {
 		return nil
 	}
+	if prompt == 0 && completion == 0 { // there is no call without a token
+		return nil
+	}
 	if cached > prompt || written > prompt-cached || reasoning > completion {
 		return nil
 	}

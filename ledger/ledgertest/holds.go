@@ -350,7 +350,9 @@ func badInput(t *testing.T, b *bench) {
 		"a window of 0":          withWindow(0),
 		"a window too long":      withWindow(32 * 24 * time.Hour),
 		"a window of nanosecond": withWindow(time.Nanosecond),
-		"an account twice":       {Hold: newID(), Claims: []ledger.Claim{limited(aliceTokens, 1), limited(aliceTokens, 2)}},
+		"months of two zones": {Hold: newID(), Claims: []ledger.Claim{{Account: aliceTokens, Limits: []ledger.Limit{
+			{Window: ledger.Month{Zone: "Asia/Tokyo"}, Max: 1000}, {Window: ledger.Month{}, Max: 100}}}}},
+		"an account twice": {Hold: newID(), Claims: []ledger.Claim{limited(aliceTokens, 1), limited(aliceTokens, 2)}},
 	} {
 		_, err := b.ledger.Admit(ctx, a)
 		wantError(t, name, err, ledger.ErrInvalid)
@@ -370,8 +372,22 @@ func badInput(t *testing.T, b *bench) {
 	_, err = b.ledger.Renew(ctx, hold.ID, hold.Token, -1)
 	wantError(t, "a negative TTL", err, ledger.ErrInvalid)
 	wantError(t, "a negative charge", b.ledger.Post(ctx, ledger.Posting{Accounts: []ledger.Account{aliceUSD}, NanoUSD: -1}), ledger.ErrInvalid)
+	wantError(t, "an account twice", b.ledger.Post(ctx, ledger.Posting{Accounts: []ledger.Account{aliceUSD, aliceUSD}, NanoUSD: 1}), ledger.ErrInvalid)
+	for _, account := range []ledger.Account{
+		{}, {Scope: "user", ID: "alice"}, {Scope: "user", ID: "alice", Unit: "euro"}, {Scope: "user", Unit: ledger.Tokens},
+		{ID: "alice", Unit: ledger.Tokens}, {Scope: "a/b", ID: "alice", Unit: ledger.Tokens}, {Scope: "\xff", ID: "alice", Unit: ledger.Tokens},
+	} {
+		accounts := []ledger.Account{account}
+		_, err := b.ledger.Admit(ctx, ledger.Admission{Hold: newID(), Claims: []ledger.Claim{{Account: account}}})
+		wantError(t, "an admission to no account", err, ledger.ErrInvalid)
+		wantError(t, "a charge to no account", b.ledger.Post(ctx, ledger.Posting{Accounts: accounts}), ledger.ErrInvalid)
+		wantError(t, "a reset of no account", b.ledger.Reset(ctx, amendment(), accounts), ledger.ErrInvalid)
+		err = b.ledger.Correct(ctx, ledger.Correction{Amendment: amendment(), Accounts: accounts, Tokens: 1})
+		wantError(t, "a correction of no account", err, ledger.ErrInvalid)
+	}
 	b.want(aliceTokens, 0, 10)
 	b.want(aliceUSD, 0, 0)
+	wantEqual(t, "differences", len(b.verified().Differences), 0)
 }
 
 func withWindow(length time.Duration) ledger.Admission {

@@ -331,6 +331,11 @@ func (p *parser) users() error {
 				return err
 			}
 			user.Limits = narrower(byDefault, own)
+			for unit, limits := range user.Limits {
+				if !oneMonth(limits) {
+					return p.fail(append(way, "limits", string(unit)), "a limit in %s: the default counts the months of another time zone", unit)
+				}
+			}
 		}
 		p.catalogue.Users[entry.ID] = user
 		p.catalogue.Settings.Access.Users[entry.ID] = append([]string{}, entry.Features...)

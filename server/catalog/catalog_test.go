@@ -71,6 +71,34 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestAUsersOwnLimitWidensNothing: neither the limit nor what calls may spend of it.
+func TestAUsersOwnLimitWidensNothing(t *testing.T) {
+	day := ledger.Fixed{Length: 24 * time.Hour}
+	for own, want := range map[string]ledger.Limit{
+		`{max: "2000"}`:               {Window: day, Max: 1000, Spendable: 100, Final: 200},
+		`{max: "999"}`:                {Window: day, Max: 999, Spendable: 100, Final: 200},
+		`{max: "150"}`:                {Window: day, Max: 150, Spendable: 100, Final: 150},
+		`{max: "50"}`:                 {Window: day, Max: 50, Spendable: 50, Final: 50},
+		`{max: "1000", spendable: 5}`: {Window: day, Max: 1000, Spendable: 50, Final: 50},
+		`{max: "1000", spendable: 50, final: 100}`: {Window: day, Max: 1000, Spendable: 100, Final: 200},
+		`{max: "0"}`: {Window: day},
+	} {
+		text := strings.Replace(good, `{max: "1000"}`, `{max: "1000", spendable: 10, final: 20}`, 1)
+		c, err := Parse("c.yaml", []byte(hashed(strings.Replace(text, `tokens: {max: "100", window: 1h}`, "tokens: "+own, 1))), noEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Users["alice"].Limits[ledger.Tokens]; len(got) != 1 || got[0] != want {
+			t.Errorf("%s: got %+v, want %+v", own, got, want)
+		}
+	}
+	zones := strings.Replace(good, `{max: "1000"}`, `{max: "1000", window: month/Asia/Tokyo}`, 1)
+	zones = strings.Replace(zones, "window: 1h", "window: month/Europe/Berlin", 1)
+	if _, err := Parse("c.yaml", []byte(hashed(zones)), noEnv); err == nil || !strings.Contains(err.Error(), "the default counts the months of another time zone") {
+		t.Errorf("months of two zones: %v", err)
+	}
+}
+
 // TestParseRefuses changes one thing in a good file: each is refused, with the line and the words that help.
 func TestParseRefuses(t *testing.T) {
 	for name, test := range map[string]struct{ from, to, want string }{
@@ -101,6 +129,8 @@ func TestParseRefuses(t *testing.T) {
 		"an unknown zone":             {"window: 1h", "window: month/Atlantis", "c.yaml:12: a limit in tokens: window: not a window: \"Atlantis\" is no time zone"},
 		"an unknown kind of window":   {"window: 1h", "window: sliding/5h", "c.yaml:12: a limit in tokens: window"},
 		"a rolling window of 0":       {"window: 1h", "window: rolling/0s", "c.yaml:12: a limit in tokens: window"},
+		"months of two time zones":    {"{max: \"1000\"}", "[{max: \"1000\", window: month/Asia/Tokyo}, {max: \"1\", window: month}]", "c.yaml:15: a limit in tokens: an account counts the months of one time zone"},
+		"a share of nothing":          {"{max: \"1000\"}", "{max: \"9\", spendable: 10}", "c.yaml:15: a limit in tokens: spendable: 10 % of 9 is less than what can be counted"},
 		"two limits for a window":     {"{max: \"1000\"}", "[{max: \"1000\"}, {max: \"1\", window: 24h}]", "c.yaml:15: a limit in tokens: there are two for the window fixed/24h"},
 		"more than all spendable":     {"{max: \"1000\"}", "{max: \"1000\", spendable: 101}", "c.yaml:15: a limit in tokens: spendable"},
 		"final below spendable":       {"{max: \"1000\"}", "{max: \"1000\", spendable: 95, final: 90}", "c.yaml:15: a limit in tokens: final"},

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -118,7 +119,9 @@ func (p *parser) limits(entry *limitEntry, way ...any) (Limits, error) {
 			if slices.ContainsFunc(limits[unit.unit], func(l ledger.Limit) bool { return l.Window == limit.Window }) {
 				return nil, p.fail(append(at, "window"), "a limit in %s: there are two for the window %s", unit.unit, limit.Window)
 			}
-			limits[unit.unit] = append(limits[unit.unit], limit)
+			if limits[unit.unit] = append(limits[unit.unit], limit); !oneMonth(limits[unit.unit]) {
+				return nil, p.fail(append(at, "window"), "a limit in %s: an account counts the months of one time zone", unit.unit)
+			}
 		}
 	}
 	return limits, nil
@@ -144,7 +147,9 @@ func (l unitLimit) limit(parse func(string) (int64, error)) (limit ledger.Limit,
 		if share.percent < 0 || share.percent > 100 {
 			return limit, share.name, fmt.Errorf("%d must be a percentage within 1 and 100", share.percent)
 		}
-		*share.to = percentOf(limit.Max, share.percent)
+		if *share.to = percentOf(limit.Max, share.percent); share.percent > 0 && limit.Max > 0 && *share.to == 0 {
+			return limit, share.name, fmt.Errorf("%d %% of %s is less than what can be counted", share.percent, l.Max)
+		}
 	}
 	if limit.Final > 0 && limit.Final < limit.Spendable {
 		return limit, "final", fmt.Errorf("%d must not be less than spendable", l.Final)
@@ -170,6 +175,17 @@ func parseTokens(text string) (int64, error) {
 	return n, nil
 }
 
+// oneMonth says whether all months are of one time zone, which the ledger asks for.
+func oneMonth(limits []ledger.Limit) bool {
+	months := map[string]bool{}
+	for _, limit := range limits {
+		if month, is := limit.Window.(ledger.Month); is {
+			months[month.String()] = true
+		}
+	}
+	return len(months) <= 1
+}
+
 // narrower is what both the default and a user's own limits allow. A unit that either leaves out stays closed; a window of
 // the user's own limits stands besides the default's.
 func narrower(byDefault, own Limits) Limits {
@@ -182,14 +198,21 @@ func narrower(byDefault, own Limits) Limits {
 		both[unit] = slices.Clone(standard)
 		for _, limit := range limits {
 			i := slices.IndexFunc(both[unit], func(l ledger.Limit) bool { return l.Window == limit.Window })
-			switch {
-			case i < 0:
+			if i < 0 {
 				both[unit] = append(both[unit], limit)
-			case limit.Max < both[unit][i].Max:
-				both[unit][i] = limit
+			} else {
+				both[unit][i] = least(both[unit][i], limit)
 			}
 		}
 	}
+	return both
+}
+
+// least is what two limits of one window both allow, share by share.
+func least(a, b ledger.Limit) ledger.Limit {
+	both := ledger.Limit{Window: a.Window, Max: min(a.Max, b.Max)}
+	both.Spendable = min(cmp.Or(a.Spendable, a.Max), cmp.Or(b.Spendable, b.Max))
+	both.Final = min(max(a.Final, cmp.Or(a.Spendable, a.Max)), max(b.Final, cmp.Or(b.Spendable, b.Max)))
 	return both
 }
 

@@ -127,9 +127,9 @@ const ageMax = 100 * 365 * 24 * time.Hour
 func parseAge(text string) (time.Duration, error) {
 	age, err := time.ParseDuration(text)
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
-		var n int
-		n, err = strconv.Atoi(days)
-		age = time.Duration(min(n, int(ageMax/(24*time.Hour)))) * 24 * time.Hour
+		var n uint64
+		n, err = strconv.ParseUint(days, 10, 64)
+		age = time.Duration(min(n, uint64(ageMax/(24*time.Hour)))) * 24 * time.Hour
 	}
 	if err != nil || age <= 0 {
 		return 0, fmt.Errorf("%q is no age: want for example 90d", text)

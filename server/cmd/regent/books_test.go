@@ -2,8 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -135,5 +139,33 @@ func TestParseAge(t *testing.T) {
 		if got != want || (err == nil) != (want > 0) {
 			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
 		}
+	}
+}
+
+// TestAnInterruptedCommandFails: who verifies the ledger and is interrupted has no answer.
+func TestAnInterruptedCommandFails(t *testing.T) {
+	for _, test := range []struct {
+		err    error
+		code   int
+		stderr string
+	}{
+		{nil, 0, ""},
+		{fmt.Errorf("reading record 7: %w", context.Canceled), exitFailed, "regent: interrupted before the end\n"},
+		{errors.New("it is broken"), exitFailed, "regent: it is broken\n"},
+	} {
+		var stderr strings.Builder
+		if code := exitCode(&stderr, test.err); code != test.code || stderr.String() != test.stderr {
+			t.Errorf("%v: exit %d, %q", test.err, code, stderr.String())
+		}
+	}
+	folder := bookkeeping(t)
+	var verification verifyCmd
+	interrupted, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	where := func(name string) (string, bool) {
+		return map[string]string{"REGENT_DATA": folder}[name], name == "REGENT_DATA"
+	}
+	if err := verification.Run(interrupted, &environment{where, time.Now, io.Discard}); !errors.Is(err, context.Canceled) {
+		t.Errorf("verifying was interrupted: %v", err)
 	}
 }

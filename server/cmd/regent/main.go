@@ -37,6 +37,8 @@ func main() {
 	os.Exit(run(os.Args[1:], os.LookupEnv, time.Now, os.Stdout, os.Stderr))
 }
 
+var errInterrupted = errors.New("interrupted before the end")
+
 // run runs one command and returns its exit code.
 func run(args []string, env func(string) (string, bool), now func() time.Time, stdout, stderr io.Writer) int {
 	var commands cli
@@ -60,10 +62,19 @@ func run(args []string, env func(string) (string, bool), now func() time.Time, s
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	command.BindTo(ctx, (*context.Context)(nil))
-	if err := command.Run(&environment{env, now, stdout}); err != nil && !errors.Is(err, context.Canceled) {
-		return complain(stderr, err, exitFailed)
+	return exitCode(stderr, command.Run(&environment{env, now, stdout}))
+}
+
+// exitCode says how a command ended. One that was interrupted has answered nothing: whoever verifies the ledger must not take it for
+// a yes.
+func exitCode(stderr io.Writer, err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, context.Canceled):
+		return complain(stderr, errInterrupted, exitFailed)
 	}
-	return 0
+	return complain(stderr, err, exitFailed)
 }
 
 // complain writes an error as one line.

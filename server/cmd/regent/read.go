@@ -34,7 +34,7 @@ const followEvery = 250 * time.Millisecond
 
 // Run prints the newest decisions and outcomes.
 func (c tailCmd) Run(ctx context.Context, e *environment) error {
-	return e.withStore(ctx, func(store ledger.Store) error {
+	err := e.withStore(ctx, func(store ledger.Store) error {
 		printed := map[uuid.UUID]int64{}
 		if c.Follow { // what follows the tail is read stream by stream
 			streams, err := store.Streams(ctx)
@@ -54,6 +54,10 @@ func (c tailCmd) Run(ctx context.Context, e *environment) error {
 		}
 		return e.follow(ctx, store, printed)
 	})
+	if c.Follow && errors.Is(err, context.Canceled) {
+		return nil // which is how following ends
+	}
+	return err
 }
 
 func (e *environment) follow(ctx context.Context, store ledger.Store, printed map[uuid.UUID]int64) error {
@@ -76,7 +80,7 @@ func (e *environment) follow(ctx context.Context, store ledger.Store, printed ma
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return ctx.Err()
 		case <-time.After(followEvery):
 		}
 	}
