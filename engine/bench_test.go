@@ -45,6 +45,11 @@ func newBench(t *testing.T, change func(*Config, *policy.Settings)) *bench {
 
 // newBenchOn has its ledger on a store that wrap makes of the one in memory.
 func newBenchOn(t *testing.T, wrap func(ledger.Store) ledger.Store, change func(*Config, *policy.Settings)) *bench {
+	return newBenchWith(t, 0, wrap, change)
+}
+
+// newBenchWith has its ledger lower the charges of holds that ran out for a while.
+func newBenchWith(t *testing.T, lateRefund time.Duration, wrap func(ledger.Store) ledger.Store, change func(*Config, *policy.Settings)) *bench {
 	t.Helper()
 	b := &bench{Clock: ledgertest.NewClock(), t: t, resolved: map[string]int{}, unknown: map[string]bool{}}
 	var store ledger.Store = memory.New(b.Now)
@@ -52,7 +57,7 @@ func newBenchOn(t *testing.T, wrap func(ledger.Store) ledger.Store, change func(
 		store = wrap(store)
 	}
 	var err error
-	b.ledger, err = ledger.Open(ledger.Config{Store: store, Elapsed: b.Elapsed, SweepEvery: time.Hour, OnExpire: func(e ledger.Expiry) { b.router.Expired(e) }})
+	b.ledger, err = ledger.Open(ledger.Config{Store: store, Elapsed: b.Elapsed, SweepEvery: time.Hour, LateRefund: lateRefund, OnExpire: func(e ledger.Expiry) { b.router.Expired(e) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +159,7 @@ func (b *bench) balance(scope, id string) (used, held int64) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return row.Used, row.Held
+	return row.Used - row.Refunds, row.Held
 }
 
 func (b *bench) wantBalance(scope, id string, used, held int64) {

@@ -84,7 +84,7 @@ func (r *Router) settleAttempt(ctx context.Context, attempt uuid.UUID, usage led
 			return ledger.Charge{}, false, storeError(err)
 		}
 		row, known := rows.Holds[attempt]
-		if !known || row.State != ledger.HoldLive {
+		if !known || row.State == ledger.HoldSettled || row.State == ledger.HoldReleased {
 			return row.Charge, known, nil
 		}
 		charge, err := r.settle(ctx, Reservation{ID: attempt, Token: row.Token}, usage)

@@ -139,3 +139,24 @@ func TestAChargeOfAnAttemptSettlesItsHold(t *testing.T) {
 		t.Errorf("an unknown kind: got %v", err)
 	}
 }
+
+// TestAChargeOfAnAttemptThatRanOutLowersIt: what was held is charged by then; what was really used is known now.
+func TestAChargeOfAnAttemptThatRanOutLowersIt(t *testing.T) {
+	b := newBenchWith(t, time.Hour, nil, withBudget(100))
+	request := hosted("a")
+	request.Attempt, request.MaxTokens, request.TaskID = uuid.Must(uuid.NewV7()), number(60), "build"
+	attempt := request.Attempt
+	if _, err := b.router.Resolve(ctx, request); err != nil {
+		t.Fatal(err)
+	}
+	b.Advance(10 * time.Minute)
+	one := candidate("a")
+	report := UsageReport{Attempt: attempt, Request: &request, Candidate: &one, Usage: ledger.Usage{Output: 7}, NanoUSD: 7000}
+	for range 2 {
+		charge, err := b.router.RecordUsage(ctx, report)
+		if err != nil || charge.Tokens != 7 {
+			t.Fatalf("got %+v, %v", charge, err)
+		}
+		b.wantBalance(ledger.ScopeTask, "acme:build", 7, 0)
+	}
+}
