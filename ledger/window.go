@@ -326,7 +326,11 @@ func (m Month) begins(t time.Time) time.Time {
 		zone = time.UTC
 	}
 	year, month, _ := t.In(zone).Date()
-	return time.Date(year, month, 1, 0, 0, 0, 0, zone).UTC()
+	begins := time.Date(year, month, 1, 0, 0, 0, 0, zone)
+	if begins.Month() != month { // the clocks skip midnight
+		begins = time.Date(year, month, 1, 1, 0, 0, 0, zone)
+	}
+	return begins.UTC()
 }
 
 // ends is the first moment of the next month.
@@ -355,8 +359,40 @@ func (m Month) recovers(past *past, at time.Time) time.Time {
 
 func (m Month) recovery(past *past, now time.Time, n need) (time.Time, bool, error) {
 	_, end := m.counting(&past.row, now)
-	t, ok := n.step(now, end, true, m.ends)
-	return t, ok, nil
+	begins := m.begins(end)
+	if !begins.Before(end) {
+		t, ok := n.step(now, end, true, m.ends)
+		return t, ok, nil
+	}
+	// The month that ends is that of a zone further east: by then this zone's runs already, and a part of what is used stands in it.
+	since, err := past.windowSince(m, now)
+	if err != nil {
+		return time.Time{}, false, err
+	}
+	before, err := past.totalAt(begins.Add(-time.Microsecond))
+	if err != nil {
+		return time.Time{}, false, err
+	}
+	refunded, err := past.refunded(since, before)
+	if err != nil {
+		return time.Time{}, false, err
+	}
+	t, fits := n.run(now, end)
+	if !fits {
+		n.used -= max(before-since, 0) - refunded
+		t, fits = n.step(end, m.ends(end), true, m.ends)
+	}
+	return t, fits, nil
+}
+
+// run plays the worst case forward to the end of an open window. It takes the holds that are charged by then.
+func (n *need) run(now, end time.Time) (at time.Time, fits bool) {
+	for at = now; !n.fits() && len(n.holds) > 0 && n.holds[0].at.Before(end); n.holds = n.holds[1:] {
+		at = later(at, n.holds[0].at)
+		n.held -= n.holds[0].amount
+		n.used += n.holds[0].amount
+	}
+	return at, n.fits()
 }
 
 func later(a, b time.Time) time.Time {

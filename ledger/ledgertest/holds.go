@@ -321,6 +321,36 @@ func clockSteps(t *testing.T, b *bench) {
 	_ = hold
 }
 
+func monthsOfTwoZones(t *testing.T, b *bench) {
+	in := func(zone string, n int64) ledger.Admission {
+		a := tokens(n, 100)
+		a.Claims[0].Limits = []ledger.Limit{{Window: ledger.Month{Zone: zone}, Max: 100}}
+		return a
+	}
+	at := func(month time.Month, day, hour int) {
+		b.Advance(time.Date(2026, month, day, hour, 0, 0, 0, time.UTC).Sub(b.Now()))
+	}
+	at(3, 31, 23) // April in Berlin, which ends on April 30 at 22:00 UTC; in Los Angeles it begins on April 1 at 07:00 UTC
+	b.settle(b.admit(in("Europe/Berlin", 40)), ledger.Usage{Output: 40})
+	at(4, 2, 0)
+	b.settle(b.admit(in("Europe/Berlin", 60)), ledger.Usage{Output: 60})
+	at(4, 30, 21)
+	wantEqual(t, "what was used in the new zone's April stays", b.denied(in("America/Los_Angeles", 40)).RetryAfter, time.Hour)
+	wantEqual(t, "until that ends", b.denied(in("America/Los_Angeles", 41)).RetryAfter, 10*time.Hour)
+	b.Advance(time.Hour - time.Microsecond)
+	b.denied(in("America/Los_Angeles", 1))
+	b.Advance(time.Microsecond)
+	b.denied(in("America/Los_Angeles", 41))
+	b.settle(b.admit(in("America/Los_Angeles", 40)), ledger.Usage{Output: 40})
+	b.Advance(9*time.Hour - time.Microsecond)
+	b.denied(in("America/Los_Angeles", 1))
+	b.Advance(time.Microsecond)
+	b.settle(b.admit(in("America/Los_Angeles", 100)), ledger.Usage{Output: 100})
+	// Eastwards the new zone's May has begun when the old one ends.
+	at(5, 31, 23)
+	wantEqual(t, "of the new zone's month", b.denied(in("Asia/Tokyo", 1)).RetryAfter, 8*time.Hour)
+}
+
 // A step back makes a charge stay for longer, never leave early; a step forward is time like any other.
 func rollingClockSteps(t *testing.T, b *bench) {
 	rolling := func(n int64) ledger.Admission {

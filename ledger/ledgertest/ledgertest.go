@@ -52,6 +52,7 @@ func Run(t *testing.T, newBackend func(t *testing.T, now func() time.Time) Backe
 		{"the journal has every decision, charge and outcome, without gaps", journal},
 		{"a sink's cursor is kept", cursors},
 		{"a step of the clock charges nobody", clockSteps},
+		{"a month of another zone counts from the next one on", monthsOfTwoZones},
 		{"a rolling window keeps its length when the clock steps", rollingClockSteps},
 		{"bad input is refused and changes nothing", badInput},
 		{"what was acknowledged is there after a restart", restarts},
