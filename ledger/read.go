@@ -117,7 +117,7 @@ func (l *Ledger) ReadSince(ctx context.Context, accounts []Account, since time.T
 // accountsPage is how many accounts are listed at a time.
 const accountsPage = 1000
 
-// Accounts lists the accounts of a scope whose ids begin with a prefix that ends in a separator below letters and digits.
+// Accounts lists the accounts of a scope whose ids begin with a prefix and go on with a letter or a digit.
 func (l *Ledger) Accounts(ctx context.Context, scope, prefix string) (found []Account, err error) {
 	err = l.store.View(ctx, func(view View) error {
 		for after := (Account{Scope: scope, ID: prefix}); ; {
