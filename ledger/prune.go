@@ -41,6 +41,7 @@ type PruneReport struct {
 // say what they came to. It keeps what a window can reach, what belongs to a call that had not ended by then, what a sink has not
 // read, and the newest record of each stream. It works in short transactions: if it returns an error, what it had pruned by then is
 // pruned and closed.
+// It returns [ErrInvalid] for an age that is too little and a sink that is not known, and then prunes nothing.
 func (l *Ledger) Prune(ctx context.Context, pruning Pruning) (PruneReport, error) {
 	l.pruning.Lock()
 	defer l.pruning.Unlock()
@@ -51,6 +52,15 @@ func (l *Ledger) Prune(ctx context.Context, pruning Pruning) (PruneReport, error
 	amendment := Amendment{ID: uuid.Max, Reason: pruning.Reason, Actor: pruning.Actor}
 	if err := amendment.validate(); err != nil {
 		return report, err
+	}
+	sinks, err := l.store.Sinks(ctx)
+	if err != nil {
+		return report, err
+	}
+	for _, name := range pruning.Gone {
+		if known := append(sinks, pruning.Sinks...); !slices.Contains(known, name) {
+			return report, fmt.Errorf("%w: no sink %q has read anything; there are %q", ErrInvalid, name, known)
+		}
 	}
 	rows, err := l.store.Load(ctx, Keys{})
 	if err != nil {
