@@ -27,6 +27,10 @@ func (p *parser) accounting(source *Source, model *Model, entry sourceEntry, way
 	}
 	free, isFree := &ledger.Price{}, source.Price != nil && source.Price.ID() == ledger.Price{}.ID()
 	switch source.Accounting {
+	case policy.ByAPIKey:
+		if isFree {
+			return p.fail(append(way, "price"), "source %q: a price of 0 is accounting: unmetered, which policy has to allow", entry.ID)
+		}
 	case policy.BySubscription:
 		if source.Price != nil {
 			return p.fail(append(way, "price"), "source %q: a subscription is paid by credits: it has a multiplier, and no price", entry.ID)

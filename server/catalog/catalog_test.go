@@ -137,6 +137,7 @@ func TestParseRefuses(t *testing.T) {
 		"an unknown accounting":       {"connection: one,", "connection: one, accounting: barter,", "c.yaml:8: source \"s\": unknown accounting \"barter\""},
 		"a subscription with a price": {"connection: one,", "connection: one, accounting: subscription,", "c.yaml:8: source \"s\": a subscription is paid by credits"},
 		"unmetered at a price":        {"connection: one,", "connection: one, accounting: unmetered,", "c.yaml:8: source \"s\": what is unmetered needs a price of 0"},
+		"a price of 0, metered":       {"{input: \"1\", output: \"2\"}", "{input: \"0\", output: \"0\"}", "c.yaml:8: source \"s\": a price of 0 is accounting: unmetered"},
 		"a multiplier of money":       {"connection: one,", "connection: one, multiplier: \"2\",", "c.yaml:8: source \"s\": only a subscription has a multiplier"},
 		"a multiplier of 0":           {"    access: {users", "    multiplier: \"0\"\n    access: {users", "c.yaml:7: model \"m\": not a multiplier"},
 		"a tenant that is no id":      {"id: bob", "tenant: \"a/b\", id: bob", "c.yaml:13: user \"bob\": a tenant must match"},
