@@ -137,6 +137,8 @@ type accountSeen struct {
 type holdSeen struct {
 	call              uuid.UUID
 	charges, outcomes uint8
+	// charge is what was charged, until the outcome is read, which is the record after it.
+	charge *ChargeBody
 }
 
 // callSeen is a call as its records have it.
@@ -150,10 +152,12 @@ type callSeen struct {
 type loweredSeen struct {
 	charged *Charge
 	// refund is what a late settlement left of it, corrected what persons took back besides, below 0.
-	refund    *Charge
-	refunds   int
-	corrected Charge
-	totals    map[Account]int64
+	refund *Charge
+	usage  *Usage // of the late settlement
+	// refunds and corrections are how many took something back.
+	refunds, corrections int
+	corrected            Charge
+	totals               map[Account]int64
 }
 
 func (v *verifier) fault(aspect Aspect, where any, want, got any) {
@@ -162,7 +166,7 @@ func (v *verifier) fault(aspect Aspect, where any, want, got any) {
 		return
 	}
 	v.report.Differences = append(v.report.Differences,
-		Difference{Aspect: aspect, Where: fmt.Sprint(where), Want: fmt.Sprint(want), Got: fmt.Sprint(got)})
+		Difference{Aspect: aspect, Where: fmt.Sprint(where), Want: fmt.Sprintf("%+v", want), Got: fmt.Sprintf("%+v", got)})
 }
 
 // differs adds a difference if there is one.
@@ -385,13 +389,14 @@ func (v *verifier) seeEnd(e *entry, hold uuid.UUID, rows *Rows) {
 	switch {
 	case e.charge != nil:
 		seen.charges++
+		seen.charge = e.charge
 		if known {
 			v.checkCharge(e, row)
 		}
 	case e.outcome != nil:
 		seen.outcomes++
 		if known {
-			v.checkOutcome(e, row)
+			v.checkOutcome(e, row, seen.charges > 0)
 		}
 	}
 }

@@ -1,9 +1,12 @@
 package ledger
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -56,6 +59,7 @@ func (v *verifier) checkCharge(e *entry, row HoldRow) {
 		v.fault(ChargeAspect, "the charges of "+where, e.charge.Totals, row.Totals)
 	}
 	v.times(ChargeAspect, "the time of "+where, e.At, row.EndedAt)
+	v.checkCandidate("its charge tells", e.charge.Source, e.charge.Provider, row)
 	if row.Refunded {
 		v.lower(row.ID).charged = &got
 	} else {
@@ -81,10 +85,58 @@ func (b *ChargeBody) charge() Charge {
 	return Charge{Tokens: b.Tokens, NanoUSD: b.NanoUSD, NanoCredits: b.NanoCredits, Estimated: b.Estimated, UnknownUsage: b.UnknownUsage, Overage: b.Overage}
 }
 
-func (v *verifier) checkOutcome(e *entry, row HoldRow) {
-	where := "the outcome of hold " + row.ID.String()
+// checkOutcome compares the row of a hold with the record of its end.
+func (v *verifier) checkOutcome(e *entry, row HoldRow, charged bool) {
+	hold := "hold " + row.ID.String()
+	where := "the outcome of " + hold
 	differs(v, HoldAspect, where, Outcome{e.outcome.Result, e.outcome.Reason, e.outcome.Status}, row.Outcome)
 	v.times(HoldAspect, "the time of "+where, e.At, row.EndedAt)
+	v.times(HoldAspect, "the end of "+hold, time.UnixMicro(e.outcome.EndedAt), row.EndedAt)
+	v.times(HoldAspect, "the admission of "+hold, time.UnixMicro(e.outcome.AdmittedAt), row.AdmittedAt)
+	differs(v, HoldAspect, "the state of "+hold, endedAs(e.outcome, row, charged), row.State)
+	v.checkCandidate("its outcome tells", e.outcome.Source, e.outcome.Provider, row)
+	if row.State != HoldExpired || !row.Refunded { // else the late settlement tells of it
+		v.usages(HoldAspect, "the usage of "+hold, e.outcome.Usage, row.Usage)
+	}
+}
+
+// endedAs is the state in which the records of a hold leave it. One that has expired was ended by nobody, and so has no digest.
+func endedAs(outcome *OutcomeBody, row HoldRow, charged bool) HoldState {
+	switch {
+	case !charged:
+		return HoldReleased
+	case outcome.Result == Expired && row.Digest == [32]byte{}:
+		return HoldExpired
+	}
+	return HoldSettled
+}
+
+// checkCandidate compares the source and the provider of a hold with those that one of its records names.
+func (v *verifier) checkCandidate(told, source, provider string, row HoldRow) {
+	differs(v, HoldAspect, "the source of hold "+row.ID.String()+", as "+told, strconv.Quote(source), strconv.Quote(row.Source))
+	differs(v, HoldAspect, "the provider of hold "+row.ID.String()+", as "+told, strconv.Quote(provider), strconv.Quote(row.Provider))
+}
+
+// usages adds a difference if two usages are not the same.
+func (v *verifier) usages(aspect Aspect, where string, want, got *Usage) {
+	if !sameUsage(want, got) {
+		v.fault(aspect, where, usageText(want), usageText(got))
+	}
+}
+
+func sameUsage(a, b *Usage) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.classes() == b.classes() && a.Tier == b.Tier && maps.Equal(a.Units, b.Units)
+}
+
+func usageText(usage *Usage) string {
+	if usage == nil {
+		return "unknown"
+	}
+	text, _ := json.Marshal(usage) // numbers and strings always marshal
+	return string(text)
 }
 
 func (v *verifier) lower(hold uuid.UUID) *loweredSeen {
@@ -100,6 +152,7 @@ func (v *verifier) seeLowered(e *entry, row HoldRow) {
 	_, totals := e.amounts()
 	maps.Copy(seen.totals, totals)
 	if e.correction != nil {
+		seen.corrections++
 		for _, unit := range Units {
 			*seen.corrected.in(unit) += e.correction.charge().Of(unit)
 		}
@@ -107,9 +160,13 @@ func (v *verifier) seeLowered(e *entry, row HoldRow) {
 		return
 	}
 	left := e.charge.charge()
-	seen.refund = &left
+	seen.refund, seen.usage = &left, e.charge.Usage
 	seen.refunds++
-	if row.ID == uuid.Nil || e.charge.Usage == nil {
+	if row.ID == uuid.Nil {
+		return
+	}
+	v.checkCandidate("its refund tells", e.charge.Source, e.charge.Provider, row)
+	if e.charge.Usage == nil {
 		return
 	}
 	used, err := row.consumed(e.charge.Usage)
@@ -157,6 +214,10 @@ func (v *verifier) checkLeft(row *HoldRow, seen *loweredSeen) {
 	where := "hold " + row.ID.String() + ", " + string(row.State)
 	if seen.refunds > 1 || seen.refunds == 1 && row.State != HoldExpired {
 		v.fault(HoldAspect, "the refunds of "+where, "at most one, after an expiry", seen.refunds)
+	}
+	differs(v, HoldAspect, "that something was taken back of "+where, seen.refunds+seen.corrections > 0, row.Refunded)
+	if row.State == HoldExpired && row.Refunded {
+		v.usages(HoldAspect, "the usage of "+where, seen.usage, row.Usage)
 	}
 	if seen.charged == nil {
 		return // its charge is missing, or its row does not know that it was lowered, which was said

@@ -215,12 +215,20 @@ func renumbered(records []ledger.Record) []ledger.Record {
 	return records
 }
 
-// changed edits the body of the charge record at a place.
+// changed edits the body of the charge record at a place, changedOutcome that of the outcome record.
 func changed(place int, edit func(*ledger.ChargeBody)) func([]ledger.Record) []ledger.Record {
+	return changedBody(place, ledger.ChargeRecord, edit)
+}
+
+func changedOutcome(place int, edit func(*ledger.OutcomeBody)) func([]ledger.Record) []ledger.Record {
+	return changedBody(place, ledger.OutcomeRecord, edit)
+}
+
+func changedBody[B any](place int, kind ledger.Kind, edit func(*B)) func([]ledger.Record) []ledger.Record {
 	return func(records []ledger.Record) []ledger.Record {
-		var body ledger.ChargeBody
-		if records[place].Kind != ledger.ChargeRecord || json.Unmarshal(records[place].Body, &body) != nil {
-			panic("no charge is there")
+		var body B
+		if records[place].Kind != kind || json.Unmarshal(records[place].Body, &body) != nil {
+			panic("no such record is there")
 		}
 		edit(&body)
 		records[place].Body, _ = json.Marshal(body) // what was read can be written
@@ -296,13 +304,13 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			tampered{records: changed(settled, func(b *ledger.ChargeBody) {
 				b.Accounts[ledger.Account{Scope: "user", ID: "eve", Unit: ledger.Tokens}] = 30
 			})}, "used of user/eve/tokens: want 30, got no account"},
-		"a charge too high": {tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Tokens++ })}, "want {30 60 0 false false false}, got {31 60 "},
+		"a charge too high": {tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Tokens++ })}, "want {Tokens:30 NanoUSD:60 NanoCredits:0 Estimated:false UnknownUsage:false Overage:false}, got {Tokens:31 NanoUSD:60 "},
 		"another price": {
 			tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Price.Output++ })}, "charge of the price of hold"},
 		"another usage": {
-			tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Usage.Output++ })}, "want {31 62 0 false false false}, got {30 60 "},
+			tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Usage.Output++ })}, "want {Tokens:31 NanoUSD:62 NanoCredits:0 Estimated:false UnknownUsage:false Overage:false}, got {Tokens:30 NanoUSD:60 "},
 		"an estimate above what was held": {
-			tampered{records: changed(estimated, func(b *ledger.ChargeBody) { b.NanoUSD = 1000 })}, "want {100 200 0 true false false}, got {100 1000 "},
+			tampered{records: changed(estimated, func(b *ledger.ChargeBody) { b.NanoUSD = 1000 })}, "want {Tokens:100 NanoUSD:200 NanoCredits:0 Estimated:true UnknownUsage:false Overage:false}, got {Tokens:100 NanoUSD:1000 "},
 		"a refund too high": {
 			tampered{records: changed(refund, func(b *ledger.ChargeBody) { b.Accounts[aliceTokens]-- })}, "the refund of hold"},
 		"a charge that names another": {
@@ -328,9 +336,39 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 		"a hold without end":   {tampered{rows: editHold(ledger.HoldReleased, func(h *ledger.HoldRow) { h.State = ledger.HoldLive })}, "live: want 0, got 1"},
 		"a hold without a row": {tampered{rows: func(rows *ledger.Rows) { clear(rows.Holds) }}, "want the row of a hold in the journal, got none"},
 		"another charge of a hold": {
-			tampered{rows: editHold(ledger.HoldSettled, func(h *ledger.HoldRow) { h.Charge.Tokens++ })}, "want {100 200 0 true false false}, got {101 200 "},
+			tampered{rows: editHold(ledger.HoldSettled, func(h *ledger.HoldRow) { h.Charge.Tokens++ })}, "want {Tokens:100 NanoUSD:200 NanoCredits:0 Estimated:true UnknownUsage:false Overage:false}, got {Tokens:101 NanoUSD:200 "},
 		"another time of a hold": {
 			tampered{rows: editHold(ledger.HoldExpired, func(h *ledger.HoldRow) { h.EndedAt = h.EndedAt.Add(time.Microsecond) })}, "hold of the time of the outcome"},
+		"another usage of a hold": {
+			tampered{rows: editHold(ledger.HoldSettled, func(h *ledger.HoldRow) { h.Usage = &ledger.Usage{Output: h.Usage.Output, Reasoning: 1} })},
+			`"output":500,"reasoning":0}, got {"uncached_input":0,"cached_input":0,"cache_write_5m":0,"cache_write_1h":0,"output":500,"reasoning":1}`},
+		"a usage of a hold that expired": {
+			tampered{rows: editHold(ledger.HoldExpired, func(h *ledger.HoldRow) { h.Usage = &ledger.Usage{Output: 1} })}, `want unknown, got {"uncached_input":0,`},
+		"no usage of a hold that was refunded": {
+			tampered{rows: editHold(ledger.HoldExpired, func(h *ledger.HoldRow) { h.Usage = nil })}, `"output":1,"reasoning":0}, got unknown`},
+		"another source of a hold": {
+			tampered{rows: editHold(ledger.HoldReleased, func(h *ledger.HoldRow) { h.Source = "other" })}, "as its outcome tells: want \"s\", got \"other\""},
+		"another source of a charge": {
+			tampered{records: changed(settled, func(b *ledger.ChargeBody) { b.Source = "other" })}, "as its charge tells: want \"other\", got \"s\""},
+		"another provider of a hold": {
+			tampered{rows: editHold(ledger.HoldReleased, func(h *ledger.HoldRow) { h.Provider = "other" })}, "as its outcome tells: want \"\", got \"other\""},
+		"another provider of a refund": {
+			tampered{records: changed(refund, func(b *ledger.ChargeBody) { b.Provider = "other" })}, "as its refund tells: want \"other\", got \"\""},
+		"a settled hold that is said to have expired": {
+			tampered{rows: editHold(ledger.HoldSettled, func(h *ledger.HoldRow) { h.State = ledger.HoldExpired })}, "want settled, got expired"},
+		"an expired hold that is said to be settled": {
+			tampered{rows: editHold(ledger.HoldExpired, func(h *ledger.HoldRow) { h.State = ledger.HoldSettled })}, "want expired, got settled"},
+		"a released hold that is said to be settled": {
+			tampered{rows: editHold(ledger.HoldReleased, func(h *ledger.HoldRow) { h.State = ledger.HoldSettled })}, "want released, got settled"},
+		"a refund of a hold that stands in no record": {
+			tampered{rows: editHold(ledger.HoldSettled, func(h *ledger.HoldRow) { h.Refunded = true })}, "settled: want false, got true"},
+		"a refund that the hold does not know": {
+			tampered{rows: editHold(ledger.HoldExpired, func(h *ledger.HoldRow) { h.Refunded = false })}, "expired: want true, got false"},
+		"another end of a hold": {
+			tampered{records: changedOutcome(settled+1, func(b *ledger.OutcomeBody) { b.EndedAt++ })}, "hold of the end of hold"},
+		"another admission of a hold": {
+			tampered{rows: editHold(ledger.HoldSettled, func(h *ledger.HoldRow) { h.AdmittedAt = h.AdmittedAt.Add(time.Microsecond) })},
+			"want 2026-03-04T12:00:00Z, got 2026-03-04T12:00:00.000001Z"},
 		"something held":    {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Held = 5 })}, "held of user/alice/tokens: want 0, got 5"},
 		"used too much":     {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Used++ })}, "used of user/alice/tokens: want 350, got 351"},
 		"used too little":   {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Used-- })}, "used of user/alice/tokens: want 350, got 349"},
