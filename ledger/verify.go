@@ -395,6 +395,7 @@ func (v *verifier) seeEnd(e *entry, hold uuid.UUID, rows *Rows) {
 		}
 	case e.outcome != nil:
 		seen.outcomes++
+		v.checkTold(seen, e.outcome)
 		if known {
 			v.checkOutcome(e, row, seen.charges > 0)
 		}

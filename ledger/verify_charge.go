@@ -100,6 +100,31 @@ func (v *verifier) checkOutcome(e *entry, row HoldRow, charged bool) {
 	}
 }
 
+// checkTold compares an outcome with the charge that it tells of: none after a release. A late settlement lowers the charge after
+// the outcome of its expiry, which tells what was charged then.
+func (v *verifier) checkTold(seen *holdSeen, told *OutcomeBody) {
+	charge := seen.charge
+	seen.charge = nil
+	if charge == nil {
+		if seen.charges > 0 { // a second outcome, which is said
+			return
+		}
+		charge = &ChargeBody{Source: told.Source, Provider: told.Provider}
+	}
+	where := " of the outcome of hold " + told.Hold.String()
+	differs(v, ChargeAspect, "the source"+where, strconv.Quote(charge.Source), strconv.Quote(told.Source))
+	differs(v, ChargeAspect, "the provider"+where, strconv.Quote(charge.Provider), strconv.Quote(told.Provider))
+	v.usages(ChargeAspect, "the usage"+where, charge.Usage, told.Usage)
+	differs(v, ChargeAspect, "the tokens"+where, charge.Tokens, told.Tokens)
+	differs(v, ChargeAspect, "the USD"+where, FormatUSD(charge.NanoUSD), told.USD)
+	if charge.NanoCredits != 0 || told.Credits != "" { // an outcome from before there were credits tells of none
+		differs(v, ChargeAspect, "the credits"+where, FormatCredits(charge.NanoCredits), told.Credits)
+	}
+	differs(v, ChargeAspect, "that it is estimated,"+where, charge.Estimated, told.Estimated)
+	differs(v, ChargeAspect, "that the usage is unknown,"+where, charge.UnknownUsage, told.UnknownUsage)
+	differs(v, ChargeAspect, "the overage"+where, charge.Overage, told.Overage)
+}
+
 // endedAs is the state in which the records of a hold leave it. One that has expired was ended by nobody, and so has no digest.
 func endedAs(outcome *OutcomeBody, row HoldRow, charged bool) HoldState {
 	switch {

@@ -278,7 +278,7 @@ func textOf(report ledger.Verification) string {
 }
 
 func TestVerifyFindsWhatIsWrong(t *testing.T) {
-	const settled, estimated, expired, refund, denial, posted, takenBack, reset = 1, 4, 12, 16, 17, 18, 19, 21 // places of records
+	const settled, estimated, released, expired, refund, denial, posted, takenBack, reset = 1, 4, 9, 12, 16, 17, 18, 19, 21 // places of records
 	for name, test := range map[string]struct {
 		store tampered
 		want  string
@@ -369,6 +369,28 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 		"another admission of a hold": {
 			tampered{rows: editHold(ledger.HoldSettled, func(h *ledger.HoldRow) { h.AdmittedAt = h.AdmittedAt.Add(time.Microsecond) })},
 			"want 2026-03-04T12:00:00Z, got 2026-03-04T12:00:00.000001Z"},
+		"an outcome with another source": {
+			tampered{records: changedOutcome(settled+1, func(b *ledger.OutcomeBody) { b.Source = "other" })}, "charge of the source of the outcome of hold"},
+		"an outcome with another provider": {
+			tampered{records: changedOutcome(settled+1, func(b *ledger.OutcomeBody) { b.Provider = "other" })}, "charge of the provider of the outcome of hold"},
+		"an outcome with another usage": {
+			tampered{records: changedOutcome(settled+1, func(b *ledger.OutcomeBody) { b.Usage.Output++ })}, "charge of the usage of the outcome of hold"},
+		"an outcome with other tokens": {
+			tampered{records: changedOutcome(settled+1, func(b *ledger.OutcomeBody) { b.Tokens++ })}, "charge of the tokens of the outcome of hold"},
+		"an outcome with other USD": {
+			tampered{records: changedOutcome(settled+1, func(b *ledger.OutcomeBody) { b.USD = "0.5" })}, "charge of the USD of the outcome of hold"},
+		"an outcome with other credits": {
+			tampered{records: changedOutcome(settled+1, func(b *ledger.OutcomeBody) { b.Credits = "0.5" })}, "charge of the credits of the outcome of hold"},
+		"an outcome with no estimate": {
+			tampered{records: changedOutcome(settled+1, func(b *ledger.OutcomeBody) { b.Estimated = true })}, "charge of that it is estimated, of the outcome of hold"},
+		"an outcome with no known usage": {
+			tampered{records: changedOutcome(settled+1, func(b *ledger.OutcomeBody) { b.UnknownUsage = true })}, "charge of that the usage is unknown, of the outcome of hold"},
+		"an outcome with overage": {
+			tampered{records: changedOutcome(settled+1, func(b *ledger.OutcomeBody) { b.Overage = true })}, "charge of the overage of the outcome of hold"},
+		"an outcome of a release that tells of a charge": {
+			tampered{records: changedOutcome(released, func(b *ledger.OutcomeBody) { b.Tokens = 7 })}, "want 0, got 7"},
+		"an outcome of an expiry that tells of a late settlement": {
+			tampered{records: changedOutcome(expired+1, func(b *ledger.OutcomeBody) { b.Tokens = 1 })}, "want 100, got 1"},
 		"something held":    {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Held = 5 })}, "held of user/alice/tokens: want 0, got 5"},
 		"used too much":     {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Used++ })}, "used of user/alice/tokens: want 350, got 351"},
 		"used too little":   {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Used-- })}, "used of user/alice/tokens: want 350, got 349"},
