@@ -28,7 +28,8 @@ const (
 	FloorAspect   Aspect = "floor"
 	// PostingAspect: each charge of an account stands where its record says, with its time, its amount and what was taken back of it.
 	PostingAspect Aspect = "posting"
-	// WindowAspect: what a window counts is the sum of the charges in it.
+	// WindowAspect: what a window counts is the sum of the charges in it; a fixed window opened between two charges, and a month ends
+	// where one of its zone does.
 	WindowAspect Aspect = "window"
 )
 
@@ -179,9 +180,11 @@ func differs[T comparable](v *verifier, aspect Aspect, where any, want, got T) {
 // times adds a difference if two times are not the same.
 func (v *verifier) times(aspect Aspect, where string, want, got time.Time) {
 	if !want.Equal(got) {
-		v.fault(aspect, where, want.UTC().Format(time.RFC3339Nano), got.UTC().Format(time.RFC3339Nano))
+		v.fault(aspect, where, timeText(want), timeText(got))
 	}
 }
+
+func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 func (v *verifier) verify() error {
 	v.missing, v.books, v.suspect = map[uuid.UUID]int64{}, map[Account]*accountSeen{}, map[Account]bool{}

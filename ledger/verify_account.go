@@ -56,7 +56,8 @@ func (v *verifier) checkAccount(account Account) error {
 	differs(v, HeldAspect, "the live holds of "+account.String(), seen.live, len(rows.Standing[account]))
 	differs(v, FloorAspect, account, seen.Floor, row.Floor)
 	found := &postings{verifier: v, account: account, row: row, seen: seen, at: later(rows.Now, row.TouchedAt)}
-	found.windows = found.windowsOf()
+	found.windows, found.openings = found.windowsOf(), found.openingsOf()
+	found.checkMonth()
 	if err := found.read(); err != nil {
 		return err
 	}
@@ -71,6 +72,8 @@ type postings struct {
 	seen    *accountSeen
 	at      time.Time
 	windows []windowSum
+	// openings are the fixed windows whose opening is compared.
+	openings []*opening
 
 	charges int64
 	sum     uint64
@@ -100,6 +103,71 @@ func (p *postings) windowsOf() (windows []windowSum) {
 	return append(windows, windowSum{Window: month, counts: func(c ChargeRow) bool { return !c.At.Before(begins) }})
 }
 
+// opening is the last opening of a fixed window, which stands between two charges of its account.
+type opening struct {
+	OpeningRow
+	Fixed
+	// before is the total of the last charge that is no more than the opening's.
+	before int64
+}
+
+// openingsOf are the openings of the account's fixed windows. Where charges had no rows yet, as what was used before stands as one
+// charge, later than it was, they cannot be told from charges.
+func (p *postings) openingsOf() (openings []*opening) {
+	if p.seen.Unnamed > 0 {
+		return nil
+	}
+	for _, length := range slices.Sorted(maps.Keys(p.row.Openings)) {
+		openings = append(openings, &opening{OpeningRow: p.row.Openings[length], Fixed: Fixed{length}})
+	}
+	return openings
+}
+
+// addOpening sees that a charge stands on the right side of an opening: before it and no more than its total, or in the window.
+func (p *postings) addOpening(o *opening, charge ChargeRow) {
+	where := fmt.Sprintf("the time of %s at %d", p.account, charge.Total)
+	switch opened, closes := o.At, o.At.Add(o.Length); {
+	case charge.Total <= o.Total:
+		o.before = charge.Total
+		if charge.At.After(opened) {
+			p.fault(WindowAspect, where+", before "+o.String()+" opened", fmt.Sprint("not after ", timeText(opened)), timeText(charge.At))
+		}
+	case charge.At.Before(opened) || !charge.At.Before(closes):
+		p.fault(WindowAspect, where+", in "+o.String(), fmt.Sprintf("from %s on, before %s", timeText(opened), timeText(closes)), timeText(charge.At))
+	}
+}
+
+// checkOpenings sees that each fixed window opened at a total that the account had: that of a charge which it has, or which is pruned.
+func (p *postings) checkOpenings() {
+	for _, o := range p.openings {
+		if o.Total > p.seen.closed {
+			differs(p.verifier, WindowAspect, fmt.Sprintf("the total at which %s of %s opened", o, p.account), o.before, o.Total)
+		}
+		if o.At.After(p.row.TouchedAt) {
+			p.fault(WindowAspect, fmt.Sprintf("the time at which %s of %s opened", o, p.account),
+				fmt.Sprint("not after ", timeText(p.row.TouchedAt)), timeText(o.At))
+		}
+	}
+}
+
+// checkMonth sees that the month which the account counts is one of its zone, and has begun.
+func (p *postings) checkMonth() {
+	month := Month{p.row.Month.Zone}
+	if p.row.Month.Ends.IsZero() {
+		return
+	}
+	where := fmt.Sprintf("the end of %s of %s", month, p.account)
+	if err := month.Validate(); err != nil {
+		p.fault(WindowAspect, where, "that of a month in a time zone", err)
+		return
+	}
+	within := p.row.Month.Ends.Add(-time.Microsecond)
+	p.times(WindowAspect, where, month.ends(within), p.row.Month.Ends)
+	if begins := month.begins(within); begins.After(p.row.TouchedAt) {
+		p.fault(WindowAspect, "the beginning of"+where[len("the end of"):], fmt.Sprint("not after ", timeText(p.row.TouchedAt)), timeText(begins))
+	}
+}
+
 // read reads every charge of the account.
 func (p *postings) read() error {
 	for after := int64(0); ; {
@@ -126,8 +194,9 @@ func (p *postings) read() error {
 		p.suspect[p.account] = true
 	}
 	if p.row.TouchedAt.Before(p.row.ChargedAt) {
-		p.fault(PostingAspect, "the newest entry of "+p.account.String(), fmt.Sprint("none before ", p.row.ChargedAt), p.row.TouchedAt)
+		p.fault(PostingAspect, "the newest entry of "+p.account.String(), fmt.Sprint("none before ", timeText(p.row.ChargedAt)), timeText(p.row.TouchedAt))
 	}
+	p.checkOpenings()
 	return nil
 }
 
@@ -139,7 +208,7 @@ func (p *postings) add(charge ChargeRow) {
 		differs(p.verifier, PostingAspect, "the beginning of "+where, max(p.last.Total, p.seen.closed), charge.Total-charge.Amount)
 	}
 	if charge.At.Before(p.last.At) {
-		p.fault(PostingAspect, "the time of "+where, fmt.Sprint("not before ", p.last.At), charge.At)
+		p.fault(PostingAspect, "the time of "+where, fmt.Sprint("not before ", timeText(p.last.At)), timeText(charge.At))
 	}
 	p.last = charge
 	if charge.Total > p.seen.Unnamed {
@@ -149,6 +218,9 @@ func (p *postings) add(charge ChargeRow) {
 	}
 	mark := Mark{p.account, charge.Total}
 	differs(p.verifier, PostingAspect, "what was taken back of "+where, p.verifier.refunds[mark], charge.Refunded)
+	for _, opening := range p.openings {
+		p.addOpening(opening, charge)
+	}
 	for i := range p.windows {
 		if w := &p.windows[i]; charge.Total > p.row.Floor && w.counts(charge) {
 			w.sum += charge.Amount - charge.Refunded
@@ -245,5 +317,5 @@ func (v *verifier) findPostings(account Account, named map[Mark]ChargeRow) error
 }
 
 func describe(charge ChargeRow) string {
-	return fmt.Sprintf("%d charged at %s", charge.Amount, charge.At.UTC().Format(time.RFC3339Nano))
+	return fmt.Sprintf("%d charged at %s", charge.Amount, timeText(charge.At))
 }

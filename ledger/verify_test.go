@@ -131,7 +131,10 @@ func books(t *testing.T) ledger.Store {
 			Price:   &ledger.Price{Rates: ledger.Rates{Output: 2000}},
 			Reserve: ledger.Reserve{Tokens: &reserved, NanoUSD: &nano},
 			Claims: []ledger.Claim{
-				{Account: aliceTokens, Limits: []ledger.Limit{{Window: ledger.Fixed{Length: 24 * time.Hour}, Max: 1000}}}, {Account: aliceUSD},
+				{Account: aliceTokens, Limits: []ledger.Limit{
+					{Window: ledger.Fixed{Length: 24 * time.Hour}, Max: 1000}, {Window: ledger.Month{Zone: "Europe/Berlin"}, Max: 1000},
+				}},
+				{Account: aliceUSD},
 			},
 		})
 		check(err)
@@ -244,6 +247,15 @@ func editAccount(edit func(*ledger.AccountRow)) func(*ledger.Rows) {
 			rows.Accounts[aliceTokens] = row
 		}
 	}
+}
+
+// editOpening edits the opening of the fixed window of alice's tokens.
+func editOpening(edit func(*ledger.OpeningRow)) func(*ledger.Rows) {
+	return editAccount(func(r *ledger.AccountRow) {
+		opened := r.Openings[24*time.Hour]
+		edit(&opened)
+		r.Openings = map[time.Duration]ledger.OpeningRow{24 * time.Hour: opened}
+	})
 }
 
 // editHold edits the rows of holds in a state.
@@ -391,6 +403,28 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			tampered{records: changedOutcome(released, func(b *ledger.OutcomeBody) { b.Tokens = 7 })}, "want 0, got 7"},
 		"an outcome of an expiry that tells of a late settlement": {
 			tampered{records: changedOutcome(expired+1, func(b *ledger.OutcomeBody) { b.Tokens = 1 })}, "want 100, got 1"},
+		"a window that opened at a total that never was": {tampered{rows: editOpening(func(o *ledger.OpeningRow) { o.Total = 31 })},
+			"window of the total at which fixed/24h of user/alice/tokens opened: want 30, got 31"},
+		"a window that opened above all that was used": {tampered{rows: editOpening(func(o *ledger.OpeningRow) { o.Total = 351 })},
+			"window of the total at which fixed/24h of user/alice/tokens opened: want 350, got 351"},
+		"a window that leaves out a charge in it": {tampered{rows: editOpening(func(o *ledger.OpeningRow) { o.Total = 350 })},
+			"window of the time of user/alice/tokens at 350, before fixed/24h opened: want not after 2026-03-04T12:00:00Z, got 2026-03-04T12:01:00Z"},
+		"a window that opened after a charge in it": {tampered{rows: editOpening(func(o *ledger.OpeningRow) { o.At = o.At.Add(time.Second) })},
+			"window of the time of user/alice/tokens at 30, in fixed/24h: want from 2026-03-04T12:00:01Z on, before 2026-03-05T12:00:01Z, got 2026-03-04T12:00:00Z"},
+		"a window that closed before a charge in it": {tampered{rows: editOpening(func(o *ledger.OpeningRow) { o.At = o.At.Add(-24 * time.Hour) })},
+			"window of the time of user/alice/tokens at 30, in fixed/24h: want from 2026-03-03T12:00:00Z on, before 2026-03-04T12:00:00Z, got 2026-03-04T12:00:00Z"},
+		"a window that has yet to open": {tampered{rows: editOpening(func(o *ledger.OpeningRow) { o.At, o.Total = o.At.Add(time.Hour), 350 })},
+			"window of the time at which fixed/24h of user/alice/tokens opened: want not after 2026-03-04T12:01:00Z, got 2026-03-04T13:00:00Z"},
+		"a month that ends within": {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Month.Ends = r.Month.Ends.Add(-time.Hour) })},
+			"window of the end of month/Europe/Berlin of user/alice/tokens: want 2026-03-31T22:00:00Z, got 2026-03-31T21:00:00Z"},
+		"a month of another zone": {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Month.Zone = "UTC" })},
+			"window of the end of month/UTC of user/alice/tokens: want 2026-04-01T00:00:00Z, got 2026-03-31T22:00:00Z"},
+		"a month of no zone": {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Month.Zone = "Nowhere" })},
+			"window of the end of month/Nowhere of user/alice/tokens: want that of a month in a time zone"},
+		"a month that has yet to begin": {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Month.Ends = r.Month.Ends.AddDate(0, 0, 30) })},
+			"window of the beginning of month/Europe/Berlin of user/alice/tokens: want not after 2026-03-04T12:01:00Z, got 2026-03-31T22:00:00Z"},
+		"a charge after the newest entry": {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.TouchedAt = r.TouchedAt.Add(-time.Microsecond) })},
+			"posting of the newest entry of user/alice/tokens: want none before 2026-03-04T12:01:00Z, got 2026-03-04T12:00:59.999999Z"},
 		"something held":    {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Held = 5 })}, "held of user/alice/tokens: want 0, got 5"},
 		"used too much":     {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Used++ })}, "used of user/alice/tokens: want 350, got 351"},
 		"used too little":   {tampered{rows: editAccount(func(r *ledger.AccountRow) { r.Used-- })}, "used of user/alice/tokens: want 350, got 349"},
