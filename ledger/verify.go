@@ -146,7 +146,8 @@ type holdSeen struct {
 type callSeen struct {
 	decisions, attempts, live, ends uint32
 	state                           State
-	at                              time.Time
+	// at is the newest record, ended that of the end.
+	at, ended time.Time
 }
 
 // loweredSeen is a charge that was lowered.
@@ -425,7 +426,7 @@ func (v *verifier) seeCall(e *entry) {
 		seen.decisions++
 	case e.outcome != nil && e.outcome.State != "":
 		seen.ends++
-		seen.state = interned(e.outcome.State)
+		seen.state, seen.ended = interned(e.outcome.State), e.At
 	}
 }
 
@@ -548,16 +549,22 @@ func (v *verifier) checkCall(row *Call) {
 	if least := max(1, seen.attempts); seen.decisions < least && !row.CreatedAt.Before(v.before) {
 		v.fault(CallAspect, "the decisions of "+where, fmt.Sprintf("at least %d", least), seen.decisions)
 	}
-	ends, live, state := uint32(1), uint32(0), row.State
+	ends, live, state, ended := uint32(1), uint32(0), row.State, seen.ended
 	switch row.State {
 	case Held:
 		ends, live, state = 0, 1, ""
 	case Denied:
-		ends, state = 0, ""
+		ends, state, ended = 0, "", row.CreatedAt
 		differs(v, CallAspect, "the attempts of "+where, 0, seen.attempts)
+		if seen.decisions == 1 {
+			v.times(CallAspect, "the time of "+where, seen.at, row.CreatedAt)
+		}
 	}
 	differs(v, CallAspect, "the ends of "+where, ends, seen.ends)
 	differs(v, CallAspect, "the live holds of "+where, live, seen.live)
 	differs(v, CallAspect, "the state of "+where, state, seen.state)
 	differs(v, CallAspect, "that it has ended, of "+where, row.State != Held, !row.EndedAt.IsZero())
+	if !ended.IsZero() && !row.EndedAt.IsZero() { // else that was said
+		v.times(CallAspect, "the end of "+where, ended, row.EndedAt)
+	}
 }

@@ -345,6 +345,21 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 				c.State = ledger.Cancelled
 			}
 		}}, "want cancelled, got completed"},
+		"another end of a call": {tampered{calls: func(c *ledger.Call) {
+			if c.State == ledger.Completed {
+				c.EndedAt = c.EndedAt.Add(time.Microsecond)
+			}
+		}}, "completed: want 2026-03-04T12:00:00Z, got 2026-03-04T12:00:00.000001Z"},
+		"a denial that ended later": {tampered{calls: func(c *ledger.Call) {
+			if c.State == ledger.Denied {
+				c.EndedAt = c.EndedAt.Add(time.Microsecond)
+			}
+		}}, "denied: want 2026-03-04T12:01:00Z, got 2026-03-04T12:01:00.000001Z"},
+		"a denial at another time": {tampered{calls: func(c *ledger.Call) {
+			if c.State == ledger.Denied {
+				c.CreatedAt, c.EndedAt = c.CreatedAt.Add(time.Second), c.EndedAt.Add(time.Second)
+			}
+		}}, "denied: want 2026-03-04T12:01:00Z, got 2026-03-04T12:01:01Z"},
 		"a hold without end":   {tampered{rows: editHold(ledger.HoldReleased, func(h *ledger.HoldRow) { h.State = ledger.HoldLive })}, "live: want 0, got 1"},
 		"a hold without a row": {tampered{rows: func(rows *ledger.Rows) { clear(rows.Holds) }}, "want the row of a hold in the journal, got none"},
 		"another charge of a hold": {
