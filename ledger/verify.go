@@ -480,12 +480,22 @@ func (v *verifier) checkHold(row *HoldRow) {
 	case HoldLive:
 		charges, outcomes = 0, 0
 		v.hold(row)
+		differs(v, HoldAspect, "the outcome of "+where, Outcome{}, row.Outcome)
+		v.usages(HoldAspect, "the usage of "+where, nil, row.Usage)
+		v.checkUncharged(row, where)
 	case HoldReleased:
 		charges = 0
-		differs(v, ChargeAspect, where, Charge{}, row.Charge)
+		v.checkUncharged(row, where)
 	}
 	differs(v, HoldAspect, "the charges of "+where, charges, seen.charges)
 	differs(v, HoldAspect, "the outcomes of "+where, outcomes, seen.outcomes)
+}
+
+// checkUncharged sees that a hold which became no charge has none in its row.
+func (v *verifier) checkUncharged(row *HoldRow, where string) {
+	differs(v, ChargeAspect, where, Charge{}, row.Charge)
+	differs(v, ChargeAspect, "the charges of "+where, 0, len(row.Totals))
+	differs(v, HoldAspect, "that something was taken back of "+where, false, row.Refunded)
 }
 
 // attempt counts a hold as an attempt of its call.

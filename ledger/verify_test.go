@@ -289,6 +289,43 @@ func textOf(report ledger.Verification) string {
 	return strings.Join(lines, "\n")
 }
 
+// TestAHoldThatRunsHasNotEnded: whatever its row tells of an end is a difference.
+func TestAHoldThatRunsHasNotEnded(t *testing.T) {
+	store := memory.New(nil)
+	l, err := ledger.Open(ledger.Config{Store: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	reserved := int64(100)
+	admission := ledger.Admission{
+		Hold: uuid.Must(uuid.NewV7()), Reserve: ledger.Reserve{Tokens: &reserved}, Claims: []ledger.Claim{{Account: aliceTokens}},
+	}
+	if _, err := l.Admit(ctx, admission); err != nil {
+		t.Fatal(err)
+	}
+	for want, edit := range map[string]func(*ledger.HoldRow){
+		"":                           func(*ledger.HoldRow) {},
+		"hold of the outcome of":     func(h *ledger.HoldRow) { h.Outcome.Result = ledger.Success },
+		"hold of the usage of":       func(h *ledger.HoldRow) { h.Usage = &ledger.Usage{Output: 1} },
+		"charge of hold":             func(h *ledger.HoldRow) { h.Charge.Tokens = 1 },
+		"charge of the charges of":   func(h *ledger.HoldRow) { h.Totals = map[ledger.Account]int64{aliceTokens: 1} },
+		"hold of that something was": func(h *ledger.HoldRow) { h.Refunded = true },
+	} {
+		report, err := ledger.Verify(ctx, tampered{Store: store, rows: editHold(ledger.HoldLive, edit)})
+		if err != nil || report.Live != 1 {
+			t.Fatalf("%+v, %v", report, err)
+		}
+		if found := textOf(report); (found == "") != (want == "") || !strings.HasPrefix(found, want) {
+			t.Errorf("want %q, got %s", want, found)
+		}
+	}
+}
+
 func TestVerifyFindsWhatIsWrong(t *testing.T) {
 	const settled, estimated, released, expired, refund, denial, posted, takenBack, reset = 1, 4, 9, 12, 16, 17, 18, 19, 21 // places of records
 	for name, test := range map[string]struct {
@@ -389,6 +426,10 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			tampered{rows: editHold(ledger.HoldReleased, func(h *ledger.HoldRow) { h.State = ledger.HoldSettled })}, "want released, got settled"},
 		"a refund of a hold that stands in no record": {
 			tampered{rows: editHold(ledger.HoldSettled, func(h *ledger.HoldRow) { h.Refunded = true })}, "settled: want false, got true"},
+		"a refund of what was released": {
+			tampered{rows: editHold(ledger.HoldReleased, func(h *ledger.HoldRow) { h.Refunded = true })}, "released: want false, got true"},
+		"a charge of what was released": {
+			tampered{rows: editHold(ledger.HoldReleased, func(h *ledger.HoldRow) { h.Totals = map[ledger.Account]int64{aliceTokens: 30} })}, "released: want 0, got 1"},
 		"a refund that the hold does not know": {
 			tampered{rows: editHold(ledger.HoldExpired, func(h *ledger.HoldRow) { h.Refunded = false })}, "expired: want true, got false"},
 		"another end of a hold": {
