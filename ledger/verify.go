@@ -15,9 +15,10 @@ type Aspect string
 const (
 	// NumberingAspect: the records of a stream are numbered without gaps.
 	NumberingAspect Aspect = "numbering"
-	// HoldAspect: each hold has ended once, as its row says.
+	// HoldAspect: each hold has ended once, as its row says, and its row says what its records do.
 	HoldAspect Aspect = "hold"
-	// ChargeAspect: each charge is what its usage and price make, or what was held; what was taken back is part of it.
+	// ChargeAspect: each charge is what its usage and price make, or what was held, and its outcome tells the same; what was taken back
+	// is part of it.
 	ChargeAspect Aspect = "charge"
 	// CallAspect: each call has a decision for each attempt and the one terminal state that an outcome gave it.
 	CallAspect Aspect = "call"
@@ -77,6 +78,9 @@ const (
 // It reads the journal page by page and remembers a few numbers of each account, of each charge that was lowered, and of each call and
 // hold: the latter in as many passes over the journal as it takes for them to fit some 100 MB. Where the charges of an account are not
 // what the journal says, it remembers all charges of that account to name those that are wrong.
+//
+// What no record tells cannot be compared: a hold's deadline, token and digest, of a call more than its end and state, when an account
+// was touched last if no charge was made then, and when a fixed window opened between two charges.
 //
 // A store in memory that has forgotten what is beyond its bounds cannot be verified: what it forgot is a difference.
 func Verify(ctx context.Context, store Store) (Verification, error) {

@@ -40,8 +40,7 @@ func (v *verifier) checkAmounts(where string, charge Charge, accounts map[Accoun
 // the usage is not known.
 func (v *verifier) checkCharge(e *entry, row HoldRow) {
 	where := "hold " + row.ID.String()
-	differs(v, ChargeAspect, "the price of "+where, priceID(row.Price), priceID(e.charge.Price))
-	differs(v, ChargeAspect, "the credit rate of "+where, rateText(row.CreditRate), rateText(e.charge.CreditRate))
+	v.checkTerms("its charge tells", e.charge, row)
 	amounts, want, err := row.amounts(&Consumption{Usage: e.charge.Usage, Estimated: e.charge.Estimated})
 	if err != nil {
 		v.fault(ChargeAspect, where, "a usage that can be charged", err)
@@ -55,15 +54,22 @@ func (v *verifier) checkCharge(e *entry, row HoldRow) {
 	if len(e.charge.Accounts) != len(amounts) {
 		v.fault(ChargeAspect, "the accounts of "+where, len(amounts), len(e.charge.Accounts))
 	}
-	if !maps.Equal(e.charge.Totals, row.Totals) && len(e.charge.Totals) > 0 {
-		v.fault(ChargeAspect, "the charges of "+where, e.charge.Totals, row.Totals)
-	}
 	v.times(ChargeAspect, "the time of "+where, e.At, row.EndedAt)
-	v.checkCandidate("its charge tells", e.charge.Source, e.charge.Provider, row)
 	if row.Refunded {
 		v.lower(row.ID).charged = &got
 	} else {
 		differs(v, ChargeAspect, "the row of "+where, got, row.Charge)
+	}
+}
+
+// checkTerms compares what a hold was charged for, and at what, with what a record of its charge tells.
+func (v *verifier) checkTerms(told string, body *ChargeBody, row HoldRow) {
+	hold := "hold " + row.ID.String() + ", as " + told
+	v.checkCandidate(told, body.Source, body.Provider, row)
+	differs(v, ChargeAspect, "the price of "+hold, priceID(row.Price), priceID(body.Price))
+	differs(v, ChargeAspect, "the credit rate of "+hold, rateText(row.CreditRate), rateText(body.CreditRate))
+	if !maps.Equal(body.Totals, row.Totals) && len(body.Totals) > 0 {
+		v.fault(ChargeAspect, "the charges of "+hold, body.Totals, row.Totals)
 	}
 }
 
@@ -190,7 +196,7 @@ func (v *verifier) seeLowered(e *entry, row HoldRow) {
 	if row.ID == uuid.Nil {
 		return
 	}
-	v.checkCandidate("its refund tells", e.charge.Source, e.charge.Provider, row)
+	v.checkTerms("its refund tells", e.charge, row)
 	if e.charge.Usage == nil {
 		return
 	}
@@ -249,7 +255,7 @@ func (v *verifier) checkLeft(row *HoldRow, seen *loweredSeen) {
 	}
 	left := *seen.charged
 	if seen.refund != nil {
-		left.Tokens, left.NanoUSD, left.NanoCredits = seen.refund.Tokens, seen.refund.NanoUSD, seen.refund.NanoCredits
+		left = *seen.refund
 	}
 	for _, unit := range Units {
 		*left.in(unit) += seen.corrected.Of(unit)

@@ -418,6 +418,12 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			tampered{rows: editHold(ledger.HoldReleased, func(h *ledger.HoldRow) { h.Provider = "other" })}, "as its outcome tells: want \"\", got \"other\""},
 		"another provider of a refund": {
 			tampered{records: changed(refund, func(b *ledger.ChargeBody) { b.Provider = "other" })}, "as its refund tells: want \"other\", got \"\""},
+		"another price of a refund": {
+			tampered{records: changed(refund, func(b *ledger.ChargeBody) { b.Price.Output++ })}, "as its refund tells: want "},
+		"a refund of another charge": {
+			tampered{records: changed(refund, func(b *ledger.ChargeBody) { b.Totals[aliceTokens]++ })}, "as its refund tells: want map[user/alice/tokens:"},
+		"a refund that was estimated": {
+			tampered{records: changed(refund, func(b *ledger.ChargeBody) { b.Estimated = true })}, "charge of what is left of hold"},
 		"a settled hold that is said to have expired": {
 			tampered{rows: editHold(ledger.HoldSettled, func(h *ledger.HoldRow) { h.State = ledger.HoldExpired })}, "want settled, got expired"},
 		"an expired hold that is said to be settled": {
