@@ -66,6 +66,22 @@ type Rates struct {
 	Reasoning     int64 `json:"reasoning"`
 }
 
+// IsFree says that nothing costs anything at this price, whatever tier serves a call and whatever units it uses.
+func (p Price) IsFree() bool {
+	rows := append(slices.Collect(maps.Values(p.Tiers)), p.base())
+	for _, row := range rows {
+		if row.Rates != (Rates{}) || row.LongContext != nil && row.LongContext.Rates != (Rates{}) {
+			return false
+		}
+	}
+	for _, charge := range p.UnitCharges {
+		if charge != 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // For is the price for calls that ask for a service tier, empty if they ask for none. It returns [ErrUnpriced] for a tier that
 // the price does not list: it may cost more than any that is listed, so that such a call must not be admitted at this price.
 func (p Price) For(tier string) (Price, error) {

@@ -25,19 +25,18 @@ func (p *parser) accounting(source *Source, model *Model, entry sourceEntry, way
 		}
 		source.PublishedPrice = entry.Price.Published
 	}
-	free, isFree := &ledger.Price{}, source.Price != nil && source.Price.ID() == ledger.Price{}.ID()
 	switch source.Accounting {
 	case policy.ByAPIKey:
-		if isFree {
+		if source.Price != nil && source.Price.UncachedInput == 0 && source.Price.Output == 0 {
 			return p.fail(append(way, "price"), "source %q: a price of 0 is accounting: unmetered, which policy has to allow", entry.ID)
 		}
 	case policy.BySubscription:
 		if source.Price != nil {
 			return p.fail(append(way, "price"), "source %q: a subscription is paid by credits: it has a multiplier, and no price", entry.ID)
 		}
-		source.Price, source.Multiplier = free, model.Multiplier
+		source.Price, source.Multiplier = &ledger.Price{}, model.Multiplier
 	case policy.Unmetered:
-		if !isFree {
+		if source.Price == nil || !source.Price.IsFree() {
 			return p.fail(append(way, "price"), "source %q: what is unmetered needs a price of 0, in writing", entry.ID)
 		}
 	}

@@ -71,6 +71,16 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestWhatIsFreeMayBeUnmetered: however it is written that nothing costs anything.
+func TestWhatIsFreeMayBeUnmetered(t *testing.T) {
+	for _, more := range []string{"", `, tiers: {flex: {input: "0", output: "0"}}`, `, unit_charges: {web_search: "0"}`, `, long_context: {threshold: 10, input: "0", output: "0"}`} {
+		text := strings.Replace(good, `price: {input: "1", output: "2"}`, `accounting: unmetered, price: {input: "0", output: "0"`+more+"}", 1)
+		if _, err := Parse("c.yaml", []byte(hashed(text)), noEnv); err != nil {
+			t.Errorf("%s: %v", more, err)
+		}
+	}
+}
+
 // TestAUsersOwnLimitWidensNothing: neither the limit nor what calls may spend of it.
 func TestAUsersOwnLimitWidensNothing(t *testing.T) {
 	day := ledger.Fixed{Length: 24 * time.Hour}
@@ -137,6 +147,15 @@ func TestParseRefuses(t *testing.T) {
 		"an unknown accounting":       {"connection: one,", "connection: one, accounting: barter,", "c.yaml:8: source \"s\": unknown accounting \"barter\""},
 		"a subscription with a price": {"connection: one,", "connection: one, accounting: subscription,", "c.yaml:8: source \"s\": a subscription is paid by credits"},
 		"unmetered at a price":        {"connection: one,", "connection: one, accounting: unmetered,", "c.yaml:8: source \"s\": what is unmetered needs a price of 0"},
+		"a tier of 0, metered":        {"{input: \"1\", output: \"2\"}", "{input: \"0\", output: \"0\", tiers: {flex: {input: \"0\", output: \"0\"}}}", "c.yaml:8: source \"s\": a price of 0 is accounting: unmetered"},
+		"free but for a tier":         {"{input: \"1\", output: \"2\"}", "{input: \"0\", output: \"0\", tiers: {flex: {input: \"1\", output: \"1\"}}}", "c.yaml:8: source \"s\": a price of 0 is accounting: unmetered"},
+		"unmetered but for a tier":    {"price: {input: \"1\", output: \"2\"}", "accounting: unmetered, price: {input: \"0\", output: \"0\", tiers: {flex: {input: \"1\", output: \"1\"}}}", "c.yaml:8: source \"s\": what is unmetered needs a price of 0"},
+		"unmetered but for a unit":    {"price: {input: \"1\", output: \"2\"}", "accounting: unmetered, price: {input: \"0\", output: \"0\", unit_charges: {web_search: \"1\"}}", "c.yaml:8: source \"s\": what is unmetered needs a price of 0"},
+		"unmetered but for the long":  {"price: {input: \"1\", output: \"2\"}", "accounting: unmetered, price: {input: \"0\", output: \"0\", long_context: {threshold: 10, input: \"1\", output: \"0\"}}", "c.yaml:8: source \"s\": what is unmetered needs a price of 0"},
+		"a share of 0":                {"{max: \"1000\"}", "{max: \"1000\", spendable: 0}", "c.yaml:15: a limit in tokens: spendable: 0 must be a whole percentage"},
+		"a fraction of a percent":     {"{max: \"1000\"}", "{max: \"1000\", spendable: 50.5}", "c.yaml:15: a limit in tokens: spendable: 50.5 must be a whole percentage"},
+		"final alone":                 {"{max: \"1000\"}", "{max: \"1000\", final: 50}", "c.yaml:15: a limit in tokens: final: 50 % must not be less than what is spendable"},
+		"final below the default":     {"usd: {max: \"1\"}", "credits: {max: \"1\", final: 50}", "c.yaml:15: a limit in credits: final: 50 % must not be less than what is spendable"},
 		"a price of 0, metered":       {"{input: \"1\", output: \"2\"}", "{input: \"0\", output: \"0\"}", "c.yaml:8: source \"s\": a price of 0 is accounting: unmetered"},
 		"a multiplier of money":       {"connection: one,", "connection: one, multiplier: \"2\",", "c.yaml:8: source \"s\": only a subscription has a multiplier"},
 		"a multiplier of 0":           {"    access: {users", "    multiplier: \"0\"\n    access: {users", "c.yaml:7: model \"m\": not a multiplier"},

@@ -42,9 +42,10 @@ type unitLimits []unitLimit
 type unitLimit struct {
 	Max    string `yaml:"max"`
 	Window string `yaml:"window"`
-	// Spendable is the percentage of Max that calls may take, Final the one that a further call may.
-	Spendable int64 `yaml:"spendable"`
-	Final     int64 `yaml:"final"`
+	// Spendable is the percentage of Max that calls may take, Final the one that a further call may. They are whole numbers: YAML
+	// would cut the fraction of an integer without a word.
+	Spendable *float64 `yaml:"spendable"`
+	Final     *float64 `yaml:"final"`
 }
 
 // UnmarshalYAML reads one limit or a list. Unknown keys are errors here, too.
@@ -109,8 +110,8 @@ func (p *parser) limits(entry *limitEntry, way ...any) (Limits, error) {
 			if len(unit.limits) > 1 {
 				at = append(at, i)
 			}
-			if unit.unit == ledger.Credits && written.Spendable == 0 && written.Final == 0 {
-				written.Spendable, written.Final = creditsSpendable, creditsFinal
+			if unit.unit == ledger.Credits && written.Spendable == nil {
+				written.Spendable, written.Final = new(float64(creditsSpendable)), cmp.Or(written.Final, new(float64(creditsFinal)))
 			}
 			limit, field, err := written.limit(unit.parse)
 			if err != nil {
@@ -141,18 +142,22 @@ func (l unitLimit) limit(parse func(string) (int64, error)) (limit ledger.Limit,
 	}
 	for _, share := range []struct {
 		name    string
-		percent int64
+		percent *float64
 		to      *int64
 	}{{"spendable", l.Spendable, &limit.Spendable}, {"final", l.Final, &limit.Final}} {
-		if share.percent < 0 || share.percent > 100 {
-			return limit, share.name, fmt.Errorf("%d must be a percentage within 1 and 100", share.percent)
+		if share.percent == nil {
+			continue
 		}
-		if *share.to = percentOf(limit.Max, share.percent); share.percent > 0 && limit.Max > 0 && *share.to == 0 {
-			return limit, share.name, fmt.Errorf("%d %% of %s is less than what can be counted", share.percent, l.Max)
+		percent := int64(*share.percent)
+		if float64(percent) != *share.percent || percent < 1 || percent > 100 {
+			return limit, share.name, fmt.Errorf("%v must be a whole percentage within 1 and 100", *share.percent)
+		}
+		if *share.to = percentOf(limit.Max, percent); limit.Max > 0 && *share.to == 0 {
+			return limit, share.name, fmt.Errorf("%d %% of %s is less than what can be counted", percent, l.Max)
 		}
 	}
-	if limit.Final > 0 && limit.Final < limit.Spendable {
-		return limit, "final", fmt.Errorf("%d must not be less than spendable", l.Final)
+	if spendable := cmp.Or(limit.Spendable, limit.Max); l.Final != nil && limit.Final < spendable {
+		return limit, "final", fmt.Errorf("%v %% must not be less than what is spendable", *l.Final)
 	}
 	return limit, "", nil
 }
