@@ -137,6 +137,13 @@ func (l Limit) spendable() int64 {
 
 func (l Limit) final() int64 { return max(l.Final, l.spendable()) }
 
+// Least is what two limits of one window both allow, share by share.
+func (l Limit) Least(other Limit) Limit {
+	return Limit{
+		Window: l.Window, Max: min(l.Max, other.Max), Spendable: min(l.spendable(), other.spendable()), Final: min(l.final(), other.final()),
+	}
+}
+
 // checkLimits returns nil if the reserve fits under every limit in one of the ways. Else it returns the denial of the way that
 // opens first, and of its limits the one that takes longest to pass, a structural one before all others.
 func (op *admit) checkLimits(ctx context.Context, b *batch, at time.Time, replaced *HoldRow) error {

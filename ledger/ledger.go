@@ -244,7 +244,7 @@ func (a *Admission) validate() error {
 		return err
 	}
 	for _, claim := range a.Claims {
-		if err := oneMonth(claim.Limits); err != nil {
+		if err := OneMonth(claim.Limits); err != nil {
 			return err
 		}
 		for _, limit := range claim.Limits {

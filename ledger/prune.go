@@ -57,8 +57,9 @@ func (l *Ledger) Prune(ctx context.Context, pruning Pruning) (PruneReport, error
 	if err != nil {
 		return report, err
 	}
+	known := append(sinks, pruning.Sinks...)
 	for _, name := range pruning.Gone {
-		if known := append(sinks, pruning.Sinks...); !slices.Contains(known, name) {
+		if !slices.Contains(known, name) {
 			return report, fmt.Errorf("%w: no sink %q has read anything; there are %q", ErrInvalid, name, known)
 		}
 	}

@@ -41,8 +41,8 @@ type Limit struct {
 	Spendable, Final int64
 }
 
-// oneMonth returns [ErrInvalid] for months of more than one zone: an account counts one month at a time.
-func oneMonth(limits []Limit) error {
+// OneMonth returns [ErrInvalid] for limits with months of more than one zone: an account counts one month at a time.
+func OneMonth(limits []Limit) error {
 	var month Window
 	for _, limit := range limits {
 		if _, isMonth := limit.Window.(Month); !isMonth {

@@ -332,7 +332,7 @@ func (p *parser) users() error {
 			}
 			user.Limits = narrower(byDefault, own)
 			for unit, limits := range user.Limits {
-				if !oneMonth(limits) {
+				if ledger.OneMonth(limits) != nil {
 					return p.fail(append(way, "limits", string(unit)), "a limit in %s: the default counts the months of another time zone", unit)
 				}
 			}

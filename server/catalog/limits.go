@@ -120,7 +120,7 @@ func (p *parser) limits(entry *limitEntry, way ...any) (Limits, error) {
 			if slices.ContainsFunc(limits[unit.unit], func(l ledger.Limit) bool { return l.Window == limit.Window }) {
 				return nil, p.fail(append(at, "window"), "a limit in %s: there are two for the window %s", unit.unit, limit.Window)
 			}
-			if limits[unit.unit] = append(limits[unit.unit], limit); !oneMonth(limits[unit.unit]) {
+			if limits[unit.unit] = append(limits[unit.unit], limit); ledger.OneMonth(limits[unit.unit]) != nil {
 				return nil, p.fail(append(at, "window"), "a limit in %s: an account counts the months of one time zone", unit.unit)
 			}
 		}
@@ -180,17 +180,6 @@ func parseTokens(text string) (int64, error) {
 	return n, nil
 }
 
-// oneMonth says whether all months are of one time zone, which the ledger asks for.
-func oneMonth(limits []ledger.Limit) bool {
-	months := map[string]bool{}
-	for _, limit := range limits {
-		if month, is := limit.Window.(ledger.Month); is {
-			months[month.String()] = true
-		}
-	}
-	return len(months) <= 1
-}
-
 // narrower is what both the default and a user's own limits allow. A unit that either leaves out stays closed; a window of
 // the user's own limits stands besides the default's.
 func narrower(byDefault, own Limits) Limits {
@@ -206,18 +195,10 @@ func narrower(byDefault, own Limits) Limits {
 			if i < 0 {
 				both[unit] = append(both[unit], limit)
 			} else {
-				both[unit][i] = least(both[unit][i], limit)
+				both[unit][i] = both[unit][i].Least(limit)
 			}
 		}
 	}
-	return both
-}
-
-// least is what two limits of one window both allow, share by share.
-func least(a, b ledger.Limit) ledger.Limit {
-	both := ledger.Limit{Window: a.Window, Max: min(a.Max, b.Max)}
-	both.Spendable = min(cmp.Or(a.Spendable, a.Max), cmp.Or(b.Spendable, b.Max))
-	both.Final = min(max(a.Final, cmp.Or(a.Spendable, a.Max)), max(b.Final, cmp.Or(b.Spendable, b.Max)))
 	return both
 }
 
