@@ -3,11 +3,13 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -335,6 +337,60 @@ func TestClientsThatAreGoneBeforeTheFirstByte(t *testing.T) {
 		}
 	}
 	g.wantAlive(t)
+}
+
+// parting is a client that goes as soon as it has the last of an answer, before the gateway can do anything more.
+type parting struct {
+	*httptest.ResponseRecorder
+	last string
+	gone context.CancelFunc
+}
+
+func (p *parting) Write(data []byte) (int, error) {
+	n, err := p.ResponseRecorder.Write(data)
+	if strings.Contains(p.Body.String(), p.last) {
+		p.gone()
+	}
+	return n, err
+}
+
+func (p *parting) SetReadDeadline(time.Time) error  { return nil }
+func (p *parting) SetWriteDeadline(time.Time) error { return nil }
+
+// A client that has its whole answer and goes at that very moment leaves a completed call, whatever was relayed and however little
+// the call had set aside.
+func TestClientsThatGoWithTheLastByte(t *testing.T) {
+	g := startGateway(t, nil)
+	for name, body := range map[string]string{
+		"a stream":                   streamBody,
+		"a whole answer":             wholeBody,
+		"a stream beyond its bound":  strings.Replace(streamBody, "{", `{"max_tokens": 1,`, 1),
+		"an answer beyond its bound": strings.Replace(wholeBody, "{", `{"max_tokens": 1,`, 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g.script(t, `{"text": ["Good day to you", ", and good night"]}`)
+			ctx, gone := context.WithCancel(t.Context())
+			defer gone()
+			last := "[DONE]\n\n"
+			if strings.Contains(name, "answer") {
+				last = "}"
+			}
+			client := &parting{httptest.NewRecorder(), last, gone}
+			r := g.request(t, http.MethodPost, "/chat/completions", strings.NewReader(body)).WithContext(ctx)
+			g.http.Handler.ServeHTTP(client, r)
+			if ctx.Err() == nil {
+				t.Fatalf("the client stayed: %s", client.Body)
+			}
+			call := ""
+			wait(t, "the call to end", func() bool {
+				call = g.do(t, g.request(t, http.MethodGet, "/requests/"+client.Header().Get("X-Regent-Request-Id"), nil)).body
+				return !strings.Contains(call, `"state":"held"`)
+			})
+			if !strings.Contains(call, `"state":"completed"`) || !strings.Contains(call, `"outcome":"success"`) {
+				t.Errorf("got %s", call)
+			}
+		})
+	}
 }
 
 // Requests that are sent before the answer to the one before has come are served one after the other, each a call of its own.

@@ -151,7 +151,7 @@ func (a *attempt) run(ctx context.Context) {
 			}
 			break
 		}
-		if a.take(event); a.overdrained() {
+		if a.take(event); !a.delivered && a.overdrained() {
 			a.outcome.Err = engine.ErrAborted
 			break
 		}
@@ -205,10 +205,13 @@ func (a *attempt) relayEvent(event adapters.Event) {
 	if a.client.Err() != nil {
 		return
 	}
+	var err error
 	if len(relayed) > 0 {
-		a.sent(a.stream.write(relayed))
+		err = a.stream.write(relayed)
+		a.sent(err)
 	}
-	a.delivered = event.Kind == adapters.Done && a.client.Err() == nil
+	// A client may go as soon as it has the last event: whether it took it is what counts.
+	a.delivered = err == nil && event.Kind == adapters.Done
 }
 
 // answerWhole sends an answer that is not a stream.
