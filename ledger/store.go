@@ -11,9 +11,12 @@ import (
 //
 // Implementations MUST pass the suite of package ledgertest.
 type Store interface {
-	// Update runs decide in one transaction and commits what it saved, all or nothing. It MAY run decide again from the
-	// start in a new transaction, so decide has no other effects. An error of decide, or nil after a save, decides; a
-	// failure of the store itself is returned as it is.
+	// Update runs decide in one transaction and commits what it saved, all or nothing. It MAY run decide again from the start in a
+	// new transaction, also where it cannot tell whether the one before was committed: decide finds that out from what it loads.
+	//
+	// An error of decide is returned as it is, and nothing is saved. A failure of the store is returned wrapped in
+	// [ErrUnavailable] if it may not last, or if it is not known whether anything was saved; and as it is if the store has
+	// refused what was to be saved, so that nothing was.
 	Update(ctx context.Context, decide func(Tx) error) error
 	// Load reads rows in one consistent view without locking or writing.
 	Load(ctx context.Context, keys Keys) (*Rows, error)
@@ -56,21 +59,36 @@ type View interface {
 
 // Tx is one transaction of a [Store].
 type Tx interface {
-	// Load reads and locks rows, in the order of their keys. It may be called again for rows that turn out to be needed.
+	// Load reads rows and locks what it reads, in the order of their keys. It may be called again for rows that turn out to be
+	// needed; the first call should name as much as it can, for each is a round trip while rows are locked.
 	Load(ctx context.Context, keys Keys) (*Rows, error)
 	// Save writes what has changed. It is called at most once, last.
 	Save(ctx context.Context, changes *Changes) error
 }
 
+// DueMax bounds the due holds that one transaction ends, so that what is left by a replica that died does not keep the others from
+// their own work.
+const DueMax = 256
+
 // Keys names rows.
 type Keys struct {
+	// Accounts that do not exist are locked all the same where a transaction reads them.
 	Accounts []Account
 	Holds    []uuid.UUID
+	// Ends names holds that are about to end: with each come the rows that its end changes, its accounts, call, rates and circuit.
+	Ends     []uuid.UUID
 	Calls    []uuid.UUID
+	Rates    []string
+	Circuits []string
 	// Idempotency names calls by owner and key, if they run or have completed.
 	Idempotency []IdempotencyKey
-	// Due asks for every live hold whose deadline has passed by the store's clock.
+	// Due asks for the live holds whose deadline has passed by the store's clock, the first [DueMax] by deadline, as Ends does.
 	Due bool
+	// Sweep locks the sweep's row, which is read in any case.
+	Sweep bool
+	// Edges asks for what the accounts had used in all when a window of a length began that ends now, and for what was refunded of
+	// them within the longest window.
+	Edges []Edge
 	// Standing asks for the live holds of these accounts.
 	Standing []Account
 	// Totals asks what accounts had used in all at moments, charges at the very moment included.
@@ -85,6 +103,12 @@ type Keys struct {
 	Oldest Prefix
 	// Stream asks for the last number of this writer's records.
 	Stream uuid.UUID
+}
+
+// Edge is where a window of an account begins that is so long and ends now.
+type Edge struct {
+	Account Account
+	Length  time.Duration
 }
 
 // Prefix is the first records of a stream. The zero value asks for none.
@@ -121,14 +145,21 @@ type Rows struct {
 	Accounts map[Account]AccountRow
 	Holds    map[uuid.UUID]HoldRow
 	Calls    map[uuid.UUID]Call
+	Rates    map[string]RateRow
+	Circuits map[string]CircuitRow
+	Sweep    SweepRow
 	// Idempotency holds the ids of the calls that have the keys asked for; the rows are in Calls.
 	Idempotency map[IdempotencyKey]uuid.UUID
 	// Due holds the ids of the due holds, by deadline and id; the rows are in Holds.
 	Due []uuid.UUID
 	// Standing holds the ids of live holds; the rows are in Holds.
 	Standing map[Account][]uuid.UUID
-	// Totals hold what was asked for; a moment before the first charge may be absent.
+	// Totals hold what was asked for; a moment before the first charge may be absent. For an edge they hold the moment its length
+	// before Now, and before the newest entry of all accounts that were read if that is later: an account's time never runs
+	// backwards, and a decision's is that of its newest account.
 	Totals map[Moment]int64
+	// Refunded holds, for each account that an edge was asked of, its charges within the longest window that have a refund.
+	Refunded map[Account][]ChargeRow
 	// Marks hold the charges that were found.
 	Marks map[Mark]ChargeRow
 	// Refunds hold the sums that are above 0.
@@ -185,6 +216,38 @@ type OpeningRow struct {
 	Total int64
 }
 
+// RateRow counts what began under a key since its window opened.
+type RateRow struct {
+	OpenedAt time.Time
+	Count    int64
+	// ClosesAt is when the row says nothing any more.
+	ClosesAt time.Time
+}
+
+// CircuitRow is what is known of something that may be down. The zero row is a closed circuit.
+type CircuitRow struct {
+	// Failures counts those without a success between.
+	Failures int64
+	// RetryAt is when an open circuit lets a probe through; zero while it is closed.
+	RetryAt time.Time
+	// Probe is the hold of the probe that is out, until ProbeUntil; zero if there is none.
+	Probe      uuid.UUID
+	ProbeUntil time.Time
+}
+
+// SweepRow is what the processes on one store agree on about expiry.
+type SweepRow struct {
+	// Sweeper is the writer that looks for what is due when nobody else does, until Until unless it says so again. Epoch counts
+	// the sweepers: a write of an earlier one is void.
+	Sweeper uuid.UUID
+	Epoch   int64
+	Until   time.Time
+	// SweptAt is when one last looked.
+	SweptAt time.Time
+	// SuspendedUntil is the end of a suspension of expiry.
+	SuspendedUntil time.Time
+}
+
 // HoldState is whether a hold lives, or how it ended.
 type HoldState string
 
@@ -208,6 +271,9 @@ type HoldRow struct {
 	Accounts   []Account
 	Price      *Price // nil if the candidate has none
 	CreditRate *CreditRate
+	// Rates are the keys under which the hold was counted. Circuit is the one that hears of its end; nil if none does.
+	Rates      []string
+	Circuit    *Circuit
 	AdmittedAt time.Time
 	Deadline   time.Time
 	EndedAt    time.Time
@@ -236,6 +302,9 @@ type Changes struct {
 	Holds    map[uuid.UUID]HoldRow
 	Calls    map[uuid.UUID]Call
 	Prices   map[[32]byte]Price
+	Rates    map[string]RateRow
+	Circuits map[string]CircuitRow
+	Sweep    *SweepRow // nil if it has not changed
 	// Charges are new, in the order of their accounts' totals. Refunds are added to what was refunded of a charge before.
 	Charges    []ChargeRow
 	Refunds    map[Mark]int64
@@ -259,6 +328,7 @@ type Pruned struct {
 
 // Empty says whether there is nothing to write.
 func (c *Changes) Empty() bool {
-	rows := len(c.Accounts) + len(c.Holds) + len(c.Calls) + len(c.Prices) + len(c.Charges) + len(c.Refunds) + len(c.Amendments)
-	return rows == 0 && len(c.Records) == 0 && c.Pruned.UpTo == 0
+	rows := len(c.Accounts) + len(c.Holds) + len(c.Calls) + len(c.Prices) + len(c.Charges) + len(c.Refunds) + len(c.Amendments) +
+		len(c.Rates) + len(c.Circuits)
+	return rows == 0 && c.Sweep == nil && len(c.Records) == 0 && c.Pruned.UpTo == 0
 }
