@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -13,12 +14,14 @@ import (
 type admit struct {
 	Admission
 	hold Hold
+	// explaining says that a denial is to say when it ends, which takes further reads.
+	explaining bool
 }
 
-func (op *admit) keys(keys *Keys) {
+func (op *admit) keys(keys *Keys, about time.Time) {
 	keys.Holds = append(keys.Holds, op.Hold)
 	for _, claim := range op.Claims {
-		keys.Accounts = append(keys.Accounts, claim.Account)
+		claim.keys(keys, about)
 	}
 	if op.Call != nil {
 		keys.Calls = append(keys.Calls, op.Call.ID)
@@ -27,7 +30,23 @@ func (op *admit) keys(keys *Keys) {
 		}
 	}
 	if op.Replaces != nil {
-		keys.Holds = append(keys.Holds, op.Replaces.Hold)
+		keys.Ends = append(keys.Ends, op.Replaces.Hold)
+	}
+}
+
+// keys names what the windows of a claim's limits will ask about a time.
+func (c *Claim) keys(keys *Keys, about time.Time) {
+	keys.Accounts = append(keys.Accounts, c.Account)
+	if len(c.Limits) > 0 {
+		keys.Refunded = append(keys.Refunded, c.Account)
+	}
+	for _, limit := range c.Limits {
+		switch window := limit.Window.(type) {
+		case Rolling:
+			keys.Edges = append(keys.Edges, Edge{c.Account, window.Length})
+		case Month:
+			keys.Totals = append(keys.Totals, Moment{c.Account, window.before(about)})
+		}
 	}
 }
 
@@ -39,17 +58,11 @@ func (op *admit) decide(ctx context.Context, b *batch) error {
 	if err := op.checkCall(b); err != nil {
 		return err
 	}
-	replaced, err := op.checkReplaced(ctx, b)
+	replaced, err := op.checkReplaced(b)
 	if err != nil {
 		return err
 	}
-	at := b.rows.Now
-	for _, claim := range op.Claims {
-		at = later(at, b.rows.Accounts[claim.Account].TouchedAt)
-	}
-	if replaced != nil { // it ends now, and no account's time runs backwards
-		at = b.dated(at, replaced.Accounts)
-	}
+	at := op.at(b, replaced)
 	if err := op.checkLimits(ctx, b, at, replaced); err != nil {
 		return err
 	}
@@ -64,6 +77,29 @@ func (op *admit) decide(ctx context.Context, b *batch) error {
 		}
 	}
 	return op.apply(b, at)
+}
+
+// at is the admission's time: no account's runs backwards, those of a hold that ends with it among them.
+func (op *admit) at(b *batch, replaced *HoldRow) time.Time {
+	at := b.dated(b.rows.Now, op.accounts())
+	if replaced != nil {
+		at = b.dated(at, replaced.Accounts)
+	}
+	return at
+}
+
+// explain finds the denial that the admission would get of these rows, and when it ends; nil if there is none any more.
+func (op *admit) explain(ctx context.Context, b *batch) (*LimitError, error) {
+	replaced, err := op.checkReplaced(b)
+	if err != nil {
+		return nil, err
+	}
+	err = op.checkLimits(ctx, b, op.at(b, replaced), replaced)
+	var denial *LimitError
+	if errors.As(err, &denial) {
+		return denial, nil
+	}
+	return nil, err
 }
 
 // answer is what the caller is told of its hold.
@@ -101,17 +137,14 @@ func (op *admit) checkCall(b *batch) error {
 	return nil
 }
 
-// checkReplaced finds the hold that this admission replaces. Its accounts are loaded: it may stand on others.
-func (op *admit) checkReplaced(ctx context.Context, b *batch) (*HoldRow, error) {
+// checkReplaced finds the hold that this admission replaces.
+func (op *admit) checkReplaced(b *batch) (*HoldRow, error) {
 	if op.Replaces == nil {
 		return nil, nil
 	}
 	hold, ok := b.rows.Holds[op.Replaces.Hold]
-	if !ok || hold.State != HoldLive || hold.Token != op.Replaces.Token {
+	if !ok || hold.State != HoldLive || !b.isNewest(hold, op.Replaces.Token) {
 		return nil, ErrState
-	}
-	if err := b.load(ctx, Keys{Accounts: hold.Accounts}); err != nil {
-		return nil, err
 	}
 	return &hold, nil
 }
@@ -144,8 +177,8 @@ func (l Limit) Least(other Limit) Limit {
 	}
 }
 
-// checkLimits returns nil if the reserve fits under every limit in one of the ways. Else it returns the denial of the way that
-// opens first, and of its limits the one that takes longest to pass, a structural one before all others.
+// checkLimits returns nil if the reserve fits under every limit in one of the ways, and else a denial. One that is explained is of the
+// way that opens first, and of its limits the one that takes longest to pass, a structural one before all others.
 func (op *admit) checkLimits(ctx context.Context, b *batch, at time.Time, replaced *HoldRow) error {
 	var charged map[Account]int64 // by the end of the hold that this one replaces
 	if replaced != nil {
@@ -201,7 +234,7 @@ func (op *admit) checkWay(ctx context.Context, b *batch, at time.Time, replaced 
 			return nil, ErrOverflow
 		}
 		for _, limit := range claim.Limits {
-			denial, err := past.check(limit, way, n, at, replaced)
+			denial, err := op.check(past, limit, way, n, at, replaced)
 			if err != nil {
 				return nil, err
 			}
@@ -209,13 +242,16 @@ func (op *admit) checkWay(ctx context.Context, b *batch, at time.Time, replaced 
 				denial.Amount = asked
 				worst = denial
 			}
+			if worst != nil && !op.explaining {
+				return worst, nil
+			}
 		}
 	}
 	return worst, nil
 }
 
 // check finds out whether a need fits under a limit, and if not, when it will.
-func (p *past) check(limit Limit, way way, n need, at time.Time, replaced *HoldRow) (_ *LimitError, err error) {
+func (op *admit) check(p *past, limit Limit, way way, n need, at time.Time, replaced *HoldRow) (_ *LimitError, err error) {
 	if n.used, err = p.usedIn(limit.Window, at); err != nil {
 		return nil, err
 	}
@@ -232,6 +268,9 @@ func (p *past) check(limit Limit, way way, n need, at time.Time, replaced *HoldR
 			continue
 		}
 		worse := &LimitError{Account: p.account, Window: limit.Window, Limit: limit.Max, Spendable: n.ceiling, Used: n.used, Held: n.held}
+		if !op.explaining {
+			return worse, nil
+		}
 		if err := worse.findRecovery(p, n, at, replaced); err != nil {
 			return nil, err
 		}

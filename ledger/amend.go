@@ -5,9 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -92,7 +91,7 @@ type reset struct {
 	Of []Account
 }
 
-func (op *reset) keys(keys *Keys) {
+func (op *reset) keys(keys *Keys, _ time.Time) {
 	keys.Amendments = append(keys.Amendments, op.ID)
 	keys.Accounts = append(keys.Accounts, op.Of...)
 }
@@ -164,11 +163,11 @@ func (c *Correction) charge() Charge {
 // correct is the operation behind [Ledger.Correct].
 type correct struct{ Correction }
 
-func (op *correct) keys(keys *Keys) {
+func (op *correct) keys(keys *Keys, _ time.Time) {
 	keys.Amendments = append(keys.Amendments, op.ID)
 	keys.Accounts = append(keys.Accounts, op.Accounts...)
 	if op.takesBack() {
-		keys.Holds = append(keys.Holds, op.Hold)
+		keys.Ends = append(keys.Ends, op.Hold)
 	}
 }
 
@@ -201,9 +200,6 @@ func (op *correct) takeBack(ctx context.Context, b *batch, body CorrectionBody) 
 		if -op.charge().Of(unit) > hold.Charge.Of(unit) {
 			return fmt.Errorf("%w: more than what is left of the charge", ErrInvalid)
 		}
-	}
-	if err := b.load(ctx, Keys{Accounts: slices.Collect(maps.Keys(hold.Totals))}); err != nil {
-		return err
 	}
 	body.Accounts, body.Totals = map[Account]int64{}, map[Account]int64{}
 	for account, total := range hold.Totals {

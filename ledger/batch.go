@@ -15,7 +15,9 @@ import (
 // operation is one thing that waits for the writer. decide may run more than once, each time on a fresh batch, and leaves
 // its answer in the operation; an error that it returns is the operation's own and changes nothing in the batch.
 type operation interface {
-	keys(*Keys)
+	// keys names what decide will read, at about a time, so that it is read in one round trip. Where that is not known, or the guess
+	// is wrong, decide reads more.
+	keys(keys *Keys, about time.Time)
 	decide(context.Context, *batch) error
 }
 
@@ -25,6 +27,8 @@ type batch struct {
 	rows    *Rows
 	changes Changes
 	writer  uuid.UUID
+	// unsure are holds whose newest token may be another than their owner's; nil outside of a ledger.
+	unsure unsure
 	// suspendedUntil is the end of a suspension of expiry; zero if there is none.
 	suspendedUntil time.Time
 	lateRefund     time.Duration
@@ -143,20 +147,9 @@ func (b *batch) record(kind Kind, call uuid.UUID, at time.Time, body any) error 
 
 // expireDue ends every hold whose deadline has passed: its reserve is charged, dated at the deadline or at the end of a
 // suspension if that is later, and its call fails.
-func (b *batch) expireDue(ctx context.Context) error {
-	if len(b.rows.Due) == 0 || b.rows.Now.Before(b.suspendedUntil) {
+func (b *batch) expireDue() error {
+	if b.rows.Now.Before(b.suspendedUntil) {
 		return nil
-	}
-	var keys Keys
-	for _, id := range b.rows.Due {
-		hold := b.rows.Holds[id]
-		keys.Accounts = append(keys.Accounts, hold.Accounts...)
-		if hold.Call != uuid.Nil {
-			keys.Calls = append(keys.Calls, hold.Call)
-		}
-	}
-	if err := b.load(ctx, keys); err != nil {
-		return err
 	}
 	for _, id := range b.rows.Due {
 		hold := b.rows.Holds[id]

@@ -17,14 +17,14 @@ type renew struct {
 	hold  Hold
 }
 
-func (op *renew) keys(keys *Keys) { keys.Holds = append(keys.Holds, op.id) }
+func (op *renew) keys(keys *Keys, _ time.Time) { keys.Holds = append(keys.Holds, op.id) }
 
 func (op *renew) decide(_ context.Context, b *batch) error {
 	hold, ok := b.rows.Holds[op.id]
 	switch {
 	case ok && hold.State == HoldExpired:
 		return ErrExpired
-	case !ok || hold.State != HoldLive || hold.Token != op.token:
+	case !ok || hold.State != HoldLive || !b.isNewest(hold, op.token):
 		return ErrState
 	}
 	hold.Deadline = later(hold.Deadline, b.rows.Now.Add(op.ttl))
@@ -41,9 +41,9 @@ type end struct {
 	charge      Charge
 }
 
-func (op *end) keys(keys *Keys) { keys.Holds = append(keys.Holds, op.Hold) }
+func (op *end) keys(keys *Keys, _ time.Time) { keys.Ends = append(keys.Ends, op.Hold) }
 
-func (op *end) decide(ctx context.Context, b *batch) error {
+func (op *end) decide(_ context.Context, b *batch) error {
 	op.charge = Charge{}
 	hold, ok := b.rows.Holds[op.Hold]
 	if !ok {
@@ -52,15 +52,12 @@ func (op *end) decide(ctx context.Context, b *batch) error {
 	digest := op.digest(op.consumption)
 	switch {
 	case hold.State == HoldExpired:
-		return op.late(ctx, b, hold)
+		return op.late(b, hold)
 	case hold.State != HoldLive && hold.Digest == digest:
 		op.charge = hold.Charge
 		return nil
-	case hold.State != HoldLive || hold.Token != op.Token:
+	case hold.State != HoldLive || !b.isNewest(hold, op.Token):
 		return ErrState
-	}
-	if err := b.load(ctx, holdKeys(hold)); err != nil {
-		return err
 	}
 	state := HoldSettled
 	if op.consumption == nil {
@@ -71,19 +68,10 @@ func (op *end) decide(ctx context.Context, b *batch) error {
 	return err
 }
 
-// holdKeys names the rows that ending a hold changes.
-func holdKeys(hold HoldRow) Keys {
-	keys := Keys{Accounts: hold.Accounts}
-	if hold.Call != uuid.Nil {
-		keys.Calls = []uuid.UUID{hold.Call}
-	}
-	return keys
-}
-
 // late answers a settlement of a hold that has expired and was charged. A known usage lowers the charge once, if the ledger
 // allows it and it is not too late; the refund leaves the windows together with its charge.
-func (op *end) late(ctx context.Context, b *batch, hold HoldRow) error {
-	if op.consumption == nil || hold.Token != op.Token {
+func (op *end) late(b *batch, hold HoldRow) error {
+	if op.consumption == nil || !b.isNewest(hold, op.Token) {
 		return ErrExpired
 	}
 	op.charge = hold.Charge
@@ -93,9 +81,6 @@ func (op *end) late(ctx context.Context, b *batch, hold HoldRow) error {
 	}
 	used, err := hold.consumed(usage)
 	if err != nil { // what cannot be priced lowers nothing, either
-		return err
-	}
-	if err := b.load(ctx, Keys{Accounts: hold.Accounts}); err != nil {
 		return err
 	}
 	refunds := make(map[Account]int64, len(hold.Accounts))
@@ -139,7 +124,7 @@ func (e *Ending) digest(consumption *Consumption) [32]byte {
 // post is the operation behind [Ledger.Post].
 type post struct{ Posting }
 
-func (op *post) keys(keys *Keys) { keys.Accounts = append(keys.Accounts, op.Accounts...) }
+func (op *post) keys(keys *Keys, _ time.Time) { keys.Accounts = append(keys.Accounts, op.Accounts...) }
 
 func (op *post) decide(_ context.Context, b *batch) error {
 	tokens, err := op.Usage.Tokens()
@@ -179,7 +164,7 @@ type refuse struct {
 	decision []byte
 }
 
-func (op *refuse) keys(keys *Keys) {
+func (op *refuse) keys(keys *Keys, _ time.Time) {
 	if op.call != nil {
 		keys.Calls = append(keys.Calls, op.call.ID)
 	}

@@ -15,6 +15,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -62,13 +63,19 @@ type Ledger struct {
 	writer uuid.UUID
 	queue  *queue
 	clock  stepDetector
-	done   chan struct{}
-	ending sync.Once
+	// sweepFor is how long a process is the sweeper unless it says so again.
+	sweepFor time.Duration
+	done     chan struct{}
+	ending   sync.Once
 	// pruning lets one Prune at a time choose what goes.
 	pruning sync.Mutex
+	unsure  unsure // the writer's own
 
-	mu     sync.Mutex // guards status
+	mu     sync.Mutex // guards status, and seen
 	status Status
+	// seen is the store's clock as it was last read, at seenAt by the process's.
+	seen   time.Time
+	seenAt time.Duration
 }
 
 // Status is the ledger's health.
@@ -117,6 +124,9 @@ func Open(config Config) (*Ledger, error) {
 		queue:  newQueue(config.QueueMax),
 		clock:  stepDetector{ttl: config.TTL, idle: config.SweepEvery, elapsed: config.Elapsed},
 		done:   make(chan struct{}),
+		unsure: unsure{},
+		// Well below the time after which holds expire, and several looks long.
+		sweepFor: max(config.TTL/10, 3*config.SweepEvery),
 	}
 	go l.write()
 	return l, nil
@@ -212,7 +222,30 @@ func (l *Ledger) Admit(ctx context.Context, admission Admission) (Hold, error) {
 	}
 	op := &admit{Admission: admission}
 	err := l.do(ctx, laneAdmit, op)
+	var denial *LimitError
+	if errors.As(err, &denial) {
+		err = l.explain(ctx, op, denial)
+	}
 	return op.hold, err
+}
+
+// explain finds out when a denial ends, after the transaction that denied: while it ran, others waited for its rows.
+func (l *Ledger) explain(ctx context.Context, op *admit, denial *LimitError) error {
+	explaining := &admit{Admission: op.Admission, explaining: true}
+	keys := Keys{Standing: op.accounts()}
+	explaining.keys(&keys, l.about())
+	b, err := readBatch(ctx, l.store, keys, l.Status().SuspendedUntil)
+	if err != nil {
+		return fmt.Errorf("%w: when %w: %w", ErrUnavailable, denial, err)
+	}
+	explained, err := explaining.explain(ctx, b)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: when %w: %w", ErrUnavailable, denial, err)
+	case explained == nil: // there is room by now
+		return denial
+	}
+	return explained
 }
 
 func (a *Admission) validate() error {

@@ -100,16 +100,32 @@ func (p *past) refunded(above, upTo int64) (int64, error) {
 	if p.row.Refunded <= above {
 		return 0, nil
 	}
-	span := Span{p.account, above, upTo}
-	rows, err := p.batch.tx.Load(p.ctx, Keys{Refunds: []Span{span}})
+	refunded, err := p.refundedBefore(above, upTo)
 	if err != nil {
 		return 0, err
 	}
-	refunded := rows.Refunds[span]
 	for mark, amount := range p.batch.changes.Refunds {
 		if mark.Account == p.account && mark.Total > above && mark.Total <= upTo {
 			refunded += amount
 		}
 	}
 	return refunded, nil
+}
+
+// refundedBefore is what was refunded before this transaction. Of the charges that a window can reach it has mostly been read already.
+func (p *past) refundedBefore(above, upTo int64) (refunded int64, err error) {
+	if charges, read := p.batch.rows.Refunded[p.account]; read {
+		for _, charge := range charges {
+			if charge.Total > above && charge.Total <= upTo {
+				refunded += charge.Refunded
+			}
+		}
+		return refunded, nil
+	}
+	span := Span{p.account, above, upTo}
+	rows, err := p.batch.tx.Load(p.ctx, Keys{Refunds: []Span{span}})
+	if err != nil {
+		return 0, err
+	}
+	return rows.Refunds[span], nil
 }

@@ -164,7 +164,7 @@ type prune struct {
 	unread  bool
 }
 
-func (op *prune) keys(*Keys) {}
+func (op *prune) keys(*Keys, time.Time) {}
 
 func (op *prune) decide(ctx context.Context, b *batch) error {
 	rows, err := b.tx.Load(ctx, Keys{Oldest: Prefix{Writer: op.writer, Limit: pruneMax + 1}})

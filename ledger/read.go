@@ -12,7 +12,7 @@ func ReadBalances(ctx context.Context, store Store, claims []Claim) ([]Balance, 
 }
 
 func readBalances(ctx context.Context, store Store, claims []Claim, suspendedUntil time.Time) ([]Balance, error) {
-	b, err := readBatch(ctx, store, claims, suspendedUntil)
+	b, err := readBatch(ctx, store, claimKeys(claims), suspendedUntil)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func readBalances(ctx context.Context, store Store, claims []Claim, suspendedUnt
 // ReadAccount reads an account with the live holds that stand on it. The row of one that the ledger does not know is
 // zero, its TouchedAt too.
 func ReadAccount(ctx context.Context, store Store, account Account) (AccountRow, []HoldRow, error) {
-	b, err := readBatch(ctx, store, []Claim{{Account: account}}, time.Time{})
+	b, err := readBatch(ctx, store, claimKeys([]Claim{{Account: account}}), time.Time{})
 	if err != nil {
 		return AccountRow{}, nil, err
 	}
@@ -45,21 +45,25 @@ func ReadAccount(ctx context.Context, store Store, account Account) (AccountRow,
 	return b.rows.Accounts[account], holds, nil
 }
 
-// readBatch reads accounts as the next transaction would find them: what is due counts as expired.
-func readBatch(ctx context.Context, store Store, claims []Claim, suspendedUntil time.Time) (*batch, error) {
-	keys := Keys{Due: true}
+func claimKeys(claims []Claim) (keys Keys) {
 	for _, claim := range claims {
 		keys.Accounts = append(keys.Accounts, claim.Account)
 		keys.Standing = append(keys.Standing, claim.Account)
 	}
+	return keys
+}
+
+// readBatch reads rows as the next transaction would find them: what is due counts as expired.
+func readBatch(ctx context.Context, store Store, keys Keys, suspendedUntil time.Time) (*batch, error) {
+	keys.Due = true
 	tx := reader{store}
 	rows, err := tx.Load(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	b := newBatch(tx, rows)
-	b.suspendedUntil = suspendedUntil
-	return b, b.expireDue(ctx)
+	b.suspendedUntil = later(suspendedUntil, rows.Sweep.SuspendedUntil)
+	return b, b.expireDue()
 }
 
 // loader is what reads rows: a [Store], or a [View] of it.
@@ -94,7 +98,7 @@ func (l *Ledger) ReadSince(ctx context.Context, accounts []Account, since time.T
 	for _, account := range accounts {
 		claims = append(claims, Claim{Account: account})
 	}
-	b, err := readBatch(ctx, l.store, claims, l.Status().SuspendedUntil)
+	b, err := readBatch(ctx, l.store, claimKeys(claims), l.Status().SuspendedUntil)
 	if err != nil {
 		return nil, err
 	}

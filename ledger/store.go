@@ -86,9 +86,10 @@ type Keys struct {
 	Due bool
 	// Sweep locks the sweep's row, which is read in any case.
 	Sweep bool
-	// Edges asks for what the accounts had used in all when a window of a length began that ends now, and for what was refunded of
-	// them within the longest window.
+	// Edges asks for what accounts had used in all when a window of a length began that ends now.
 	Edges []Edge
+	// Refunded asks for the charges of accounts that have a refund and that a window can reach.
+	Refunded []Account
 	// Standing asks for the live holds of these accounts.
 	Standing []Account
 	// Totals asks what accounts had used in all at moments, charges at the very moment included.
@@ -158,7 +159,8 @@ type Rows struct {
 	// before Now, and before the newest entry of all accounts that were read if that is later: an account's time never runs
 	// backwards, and a decision's is that of its newest account.
 	Totals map[Moment]int64
-	// Refunded holds, for each account that an edge was asked of, its charges within the longest window that have a refund.
+	// Refunded holds the charges asked for, by total: those of the last [LengthMax] and a day, and maybe older ones. An account that
+	// has none is there.
 	Refunded map[Account][]ChargeRow
 	// Marks hold the charges that were found.
 	Marks map[Mark]ChargeRow

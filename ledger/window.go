@@ -349,8 +349,14 @@ func (m Month) counting(row *AccountRow, at time.Time) (begins, ends time.Time) 
 
 func (m Month) since(past *past, at time.Time) (int64, error) {
 	begins, _ := m.counting(&past.row, at)
-	return past.totalAt(begins.Add(-time.Microsecond)) // a charge at its first moment is in the month
+	return past.totalAt(justBefore(begins))
 }
+
+// before is the last moment before the month that holds a time.
+func (m Month) before(t time.Time) time.Time { return justBefore(m.begins(t)) }
+
+// justBefore is the last moment before a month: a charge at its first moment is in it.
+func justBefore(begins time.Time) time.Time { return begins.Add(-time.Microsecond) }
 
 func (m Month) recovers(past *past, at time.Time) time.Time {
 	_, ends := m.counting(&past.row, at)
@@ -369,7 +375,7 @@ func (m Month) recovery(past *past, now time.Time, n need) (time.Time, bool, err
 	if err != nil {
 		return time.Time{}, false, err
 	}
-	before, err := past.totalAt(begins.Add(-time.Microsecond))
+	before, err := past.totalAt(justBefore(begins))
 	if err != nil {
 		return time.Time{}, false, err
 	}

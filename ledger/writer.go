@@ -155,23 +155,27 @@ func (l *Ledger) write() {
 		if closed {
 			return
 		}
-		if len(waiting) > 0 || sweeping {
+		switch {
+		case len(waiting) > 0:
 			l.commit(waiting)
+		case sweeping:
+			_ = l.transact(nil, true) // Status tells of it
 		}
 	}
 }
 
-// commit runs a batch in one transaction and answers it. If the transaction fails, each operation is tried alone, so that
-// one that the store refuses takes no other with it; once two have failed alone the store is gone, and the rest fail too.
+// commit runs a batch in one transaction and answers it. If the store refuses what was to be written, each operation is tried alone,
+// so that one takes no other with it; once two have failed alone the store takes nothing, and the rest fail too. If it is not known
+// what became of the batch, nothing is tried again here: each caller knows whether its operation may be.
 func (l *Ledger) commit(waiting []*waiter) {
-	err := l.transact(waiting)
-	if err == nil || len(waiting) == 1 {
+	err := l.transact(waiting, false)
+	if err == nil || len(waiting) == 1 || !errors.Is(err, errRefused) {
 		l.answer(waiting, err)
 		return
 	}
 	for i, failures := 0, 0; i < len(waiting); i++ {
 		if failures < 2 {
-			if err = l.transact(waiting[i : i+1]); err != nil {
+			if err = l.transact(waiting[i:i+1], false); err != nil {
 				failures++
 			}
 		}
@@ -188,52 +192,93 @@ func (l *Ledger) answer(waiting []*waiter, err error) {
 	}
 }
 
+// errRefused is the failure of a transaction that the store has refused: nothing was saved.
+var errRefused = errors.New("the store refused the transaction")
+
 // transact decides operations in order in one transaction: first what is due expires, then each decides on what the ones
 // before it left.
-func (l *Ledger) transact(waiting []*waiter) error {
+func (l *Ledger) transact(waiting []*waiter, sweeping bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timeout)
 	defer cancel()
-	var expiries []Expiry
-	err := l.store.Update(ctx, func(tx Tx) error {
-		expiries = nil
-		b, err := l.begin(ctx, tx, waiting)
-		if err != nil {
+	var b *batch
+	var written int64 // the number of the last record that the transaction before this one would have written
+	err := l.store.Update(ctx, func(tx Tx) (err error) {
+		l.unsure.mark(waitingFor(b, waiting))
+		before := b
+		if b, err = l.begin(ctx, tx, waiting, sweeping); err != nil {
 			return err
 		}
-		if err := l.expireDue(ctx, b); err != nil {
-			return err
-		}
-		for _, w := range waiting {
-			if w.err = w.decide(ctx, b); w.err != nil && isStoreError(w.err) {
-				return w.err
-			}
-		}
-		expiries = b.expiries
-		if b.changes.Empty() {
+		if written > 0 && b.rows.Last >= written {
+			b = before // it was committed after all: its answers stand
 			return nil
+		}
+		if err := l.decide(ctx, b, waiting, sweeping); err != nil || b.changes.Empty() {
+			return err
+		}
+		if len(b.changes.Records) > 0 {
+			written = b.rows.Last
 		}
 		return tx.Save(ctx, &b.changes)
 	})
-	if err != nil && !errors.Is(err, ErrUnavailable) {
-		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	l.clock.transacted(err)
-	l.mu.Lock()
-	l.status = Status{Err: err, SuspendedUntil: l.clock.suspendedUntil}
-	l.mu.Unlock()
+	err = l.transacted(b, waiting, err)
 	if err == nil && l.config.OnExpire != nil {
-		for _, expiry := range expiries {
+		for _, expiry := range b.expiries {
 			l.config.OnExpire(expiry)
 		}
 	}
 	return err
 }
 
-func (l *Ledger) expireDue(ctx context.Context, b *batch) error {
-	if l.config.LeaveDue {
+// waitingFor are the operations of a transaction that was begun: none before the first.
+func waitingFor(b *batch, waiting []*waiter) []*waiter {
+	if b == nil {
 		return nil
 	}
-	return b.expireDue(ctx)
+	return waiting
+}
+
+// decide works off a batch.
+func (l *Ledger) decide(ctx context.Context, b *batch, waiting []*waiter, sweeping bool) error {
+	expires := !l.config.LeaveDue
+	if sweeping {
+		expires = b.sweep(l.sweepFor) && expires
+	}
+	if expires {
+		if err := b.expireDue(); err != nil {
+			return err
+		}
+	}
+	for _, w := range waiting {
+		if w.err = w.decide(ctx, b); w.err != nil && isStoreError(w.err) {
+			return w.err
+		}
+	}
+	return nil
+}
+
+// transacted notes how a transaction ended, and returns its error as callers get it.
+func (l *Ledger) transacted(b *batch, waiting []*waiter, err error) error {
+	switch {
+	case err == nil:
+		l.unsure.settled(waiting)
+	case errors.Is(err, ErrUnavailable):
+		l.unsure.mark(waitingFor(b, waiting))
+	default:
+		err = fmt.Errorf("%w: %w: %w", ErrUnavailable, errRefused, err)
+	}
+	l.clock.transacted(err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.status = Status{Err: err, SuspendedUntil: l.clock.suspendedUntil}
+	l.seen, l.seenAt = l.clock.lastNow, l.clock.lastElapsed
+	return err
+}
+
+// about is roughly the store's time.
+func (l *Ledger) about() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seen.Add(l.config.Elapsed() - l.seenAt)
 }
 
 // isStoreError tells an operation's own answer, which leaves the batch as it was, from a failure to read.
@@ -246,17 +291,19 @@ func isStoreError(err error) bool {
 }
 
 // begin reads every row that the operations name.
-func (l *Ledger) begin(ctx context.Context, tx Tx, waiting []*waiter) (*batch, error) {
-	keys := Keys{Due: true, Stream: l.writer}
+func (l *Ledger) begin(ctx context.Context, tx Tx, waiting []*waiter, sweeping bool) (*batch, error) {
+	keys := Keys{Due: !l.config.LeaveDue, Sweep: sweeping, Stream: l.writer}
+	about := l.about()
 	for _, w := range waiting {
-		w.keys(&keys)
+		w.keys(&keys, about)
 	}
 	rows, err := tx.Load(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	b := newBatch(tx, rows)
-	b.writer, b.lateRefund, b.suspendedUntil = l.writer, l.config.LateRefund, l.clock.observe(rows.Now)
+	b.writer, b.lateRefund, b.unsure = l.writer, l.config.LateRefund, l.unsure
+	b.suspendedUntil = l.clock.observe(rows.Now, rows.Sweep)
 	return b, nil
 }
 
@@ -280,11 +327,20 @@ type stepDetector struct {
 	suspendedUntil    time.Time
 }
 
-// observe takes a reading of the store's clock and returns until when expiry is suspended.
-func (d *stepDetector) observe(now time.Time) time.Time {
+// observe takes a reading of the store's clock and returns until when expiry is suspended, as far as this process knows or another
+// has told.
+func (d *stepDetector) observe(now time.Time, sweep SweepRow) time.Time {
+	d.suspendedUntil = later(d.suspendedUntil, sweep.SuspendedUntil)
+	if most := now.Add(d.ttl); d.suspendedUntil.After(most) { // the clock was put back since
+		d.suspendedUntil = most
+	}
 	elapsed := d.elapsed()
 	var step time.Duration
-	if !d.lastNow.IsZero() {
+	switch {
+	case d.lastNow.IsZero() && !sweep.SweptAt.IsZero() && now.Sub(sweep.SweptAt) > d.ttl/2:
+		// Nobody has swept for long: nobody ran, or the store was away. Those who know of an outage get the time to say so.
+		d.suspendedUntil = later(d.suspendedUntil, now.Add(d.ttl/10))
+	case !d.lastNow.IsZero():
 		step = (now.Sub(d.lastNow) - (elapsed - d.lastElapsed)).Abs()
 	}
 	if d.failing {

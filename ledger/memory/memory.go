@@ -43,6 +43,7 @@ type Store struct {
 	records     map[uuid.UUID][]ledger.Record
 	cursors     map[cursor]int64
 	amendments  map[uuid.UUID]ledger.AmendmentRow
+	sweep       ledger.SweepRow
 }
 
 type cursor struct {
@@ -114,21 +115,17 @@ func (s *Store) load(keys ledger.Keys, now time.Time) *ledger.Rows {
 		Calls:       make(map[uuid.UUID]ledger.Call, len(keys.Calls)),
 		Idempotency: map[ledger.IdempotencyKey]uuid.UUID{},
 		Standing:    map[ledger.Account][]uuid.UUID{},
+		Sweep:       s.sweep,
 	}
-	for _, account := range keys.Accounts {
-		if row, ok := s.accounts[account]; ok {
-			rows.Accounts[account] = row
-		}
-	}
+	s.loadAccounts(keys.Accounts, rows)
 	for _, id := range keys.Holds {
 		if row, ok := s.holds[id]; ok {
 			rows.Holds[id] = row
 		}
 	}
-	for _, id := range keys.Calls {
-		if row, ok := s.calls[id]; ok {
-			rows.Calls[id] = row
-		}
+	s.loadCalls(keys.Calls, rows)
+	for _, id := range keys.Ends {
+		s.loadEnd(id, rows)
 	}
 	for _, key := range keys.Idempotency {
 		if id, ok := s.idempotency[key]; ok {
@@ -143,7 +140,6 @@ func (s *Store) load(keys ledger.Keys, now time.Time) *ledger.Rows {
 			rows.Holds[id] = s.holds[id]
 		}
 	}
-	s.loadPast(keys, rows)
 	for _, id := range keys.Amendments {
 		if row, ok := s.amendments[id]; ok {
 			put(&rows.Amendments, id, row)
@@ -155,20 +151,58 @@ func (s *Store) load(keys ledger.Keys, now time.Time) *ledger.Rows {
 	if keys.Due {
 		s.loadDue(rows)
 	}
+	s.loadPast(keys, rows)
 	if stream := s.records[keys.Stream]; len(stream) > 0 {
 		rows.Last = stream[len(stream)-1].Number
 	}
 	return rows
 }
 
+func (s *Store) loadAccounts(accounts []ledger.Account, rows *ledger.Rows) {
+	for _, account := range accounts {
+		if row, ok := s.accounts[account]; ok {
+			rows.Accounts[account] = row
+		}
+	}
+}
+
+func (s *Store) loadCalls(calls []uuid.UUID, rows *ledger.Rows) {
+	for _, id := range calls {
+		if row, ok := s.calls[id]; ok {
+			rows.Calls[id] = row
+		}
+	}
+}
+
+// loadEnd reads a hold with the rows that its end changes.
+func (s *Store) loadEnd(id uuid.UUID, rows *ledger.Rows) {
+	hold, ok := s.holds[id]
+	if !ok {
+		return
+	}
+	rows.Holds[id] = hold
+	s.loadAccounts(hold.Accounts, rows)
+	s.loadCalls([]uuid.UUID{hold.Call}, rows)
+}
+
 // loadPast reads what keys ask of charges.
 func (s *Store) loadPast(keys ledger.Keys, rows *ledger.Rows) {
-	for _, moment := range keys.Totals {
+	for _, moment := range slices.Concat(keys.Totals, moments(keys.Edges, rows)) {
 		charges := s.charges[moment.Account]
 		after := sort.Search(len(charges), func(i int) bool { return charges[i].At.After(moment.At) })
 		if after > 0 {
 			put(&rows.Totals, moment, charges[after-1].Total)
+		} else {
+			put(&rows.Totals, moment, 0)
 		}
+	}
+	for _, account := range keys.Refunded {
+		var charges []ledger.ChargeRow
+		for total, amount := range s.refunds[account] {
+			charges = append(charges, ledger.ChargeRow{Account: account, Total: total, Refunded: amount})
+		}
+		slices.SortFunc(charges, func(a, b ledger.ChargeRow) int { return cmp.Compare(a.Total, b.Total) })
+		put(&rows.Refunded, account, charges)
 	}
 	for _, mark := range keys.Marks {
 		charges := s.charges[mark.Account]
@@ -190,6 +224,23 @@ func (s *Store) loadPast(keys ledger.Keys, rows *ledger.Rows) {
 	}
 }
 
+// moments are those at which windows begin that end now, or at the newest entry of what was read.
+func moments(edges []ledger.Edge, rows *ledger.Rows) (found []ledger.Moment) {
+	newest := rows.Now
+	for _, row := range rows.Accounts {
+		if row.TouchedAt.After(newest) {
+			newest = row.TouchedAt
+		}
+	}
+	for _, edge := range edges {
+		found = append(found, ledger.Moment{Account: edge.Account, At: rows.Now.Add(-edge.Length)})
+		if newest.After(rows.Now) {
+			found = append(found, ledger.Moment{Account: edge.Account, At: newest.Add(-edge.Length)})
+		}
+	}
+	return found
+}
+
 func put[K comparable, V any](to *map[K]V, key K, value V) {
 	if *to == nil {
 		*to = map[K]V{}
@@ -201,12 +252,12 @@ func put[K comparable, V any](to *map[K]V, key K, value V) {
 // dropped on the way.
 func (s *Store) loadDue(rows *ledger.Rows) {
 	var due []deadline
-	for len(s.deadlines) > 0 && !s.deadlines[0].at.After(rows.Now) {
+	for len(s.deadlines) > 0 && !s.deadlines[0].at.After(rows.Now) && len(due) < ledger.DueMax {
 		next := heap.Pop(&s.deadlines).(deadline)
 		if hold := s.holds[next.hold]; hold.State == ledger.HoldLive && hold.Deadline.Equal(next.at) {
 			due = append(due, next)
 			rows.Due = append(rows.Due, next.hold)
-			rows.Holds[next.hold] = hold
+			s.loadEnd(next.hold, rows)
 		}
 	}
 	for _, next := range due { // still due until a transaction has ended them
@@ -235,6 +286,9 @@ func (s *Store) save(changes *ledger.Changes) {
 		s.saveHold(hold)
 	}
 	maps.Copy(s.amendments, changes.Amendments)
+	if changes.Sweep != nil {
+		s.sweep = *changes.Sweep
+	}
 	for _, record := range changes.Records {
 		s.records[record.Writer] = append(s.records[record.Writer], record)
 	}

@@ -4,29 +4,128 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
 	"testing/fstest"
 
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
 )
 
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// sqlite renders the one SQL source for SQLite. STRICT tables refuse a value of another type, so an integer that overflowed
-// to a float is an error there and never a wrong amount.
-var sqlite = strings.NewReplacer("{int}", "INTEGER", "{bytes}", "BLOB", "{strict}", "STRICT")
+// ErrVersion is returned for a database whose tables this program cannot serve.
+var ErrVersion = errors.New("the database's tables are of another version")
 
-// migrate brings the tables up to date.
-func migrate(ctx context.Context, db *sql.DB) error {
-	source, err := render(sqlite)
+// Version is where a database's tables are.
+type Version struct {
+	// Database is what they are at, Program the newest that this program knows.
+	Database, Program int64
+}
+
+// Migrate brings the tables of a database up to date, one process at a time: the others wait. It returns what they were at and are at.
+func Migrate(ctx context.Context, config Config) (before, after Version, err error) {
+	err = withDatabase(ctx, config, func(s *Store, db *sql.DB) error {
+		if before, err = s.version(ctx, db); err != nil {
+			return err
+		}
+		if before.Database > before.Program {
+			return s.serves(before)
+		}
+		if err := s.migrate(ctx, db); err != nil {
+			return err
+		}
+		after, err = s.version(ctx, db)
+		return err
+	})
+	return before, after, err
+}
+
+// ReadVersion reads where the tables of a database are.
+func ReadVersion(ctx context.Context, config Config) (version Version, err error) {
+	err = withDatabase(ctx, config, func(s *Store, db *sql.DB) error {
+		version, err = s.version(ctx, db)
+		return err
+	})
+	return version, err
+}
+
+func withDatabase(ctx context.Context, config Config, do func(*Store, *sql.DB) error) error {
+	s, db, err := open(ctx, config)
 	if err != nil {
 		return err
 	}
-	provider, err := goose.NewProvider(goose.DialectSQLite3, db, source,
-		goose.WithTableName("ledger_migration"), goose.WithDisableGlobalRegistry(true))
+	return errors.Join(do(s, db), s.Close())
+}
+
+// checkVersion refuses tables that this program cannot serve. It serves its own version and the next: a migration adds first what the
+// one after it takes away, so that replicas of both versions run beside each other while they are replaced.
+func (s *Store) checkVersion(ctx context.Context, db *sql.DB) error {
+	version, err := s.version(ctx, db)
+	if err != nil {
+		return err
+	}
+	return s.serves(version)
+}
+
+func (s *Store) serves(version Version) error {
+	switch {
+	case version.Database < version.Program:
+		return fmt.Errorf("%w: they are at %d, this program needs %d; run \"regent migrate\"", ErrVersion, version.Database, version.Program)
+	case version.Database > version.Program+1:
+		return fmt.Errorf("%w: they are at %d, this program serves %d and %d; run a newer one", ErrVersion, version.Database, version.Program, version.Program+1)
+	}
+	return nil
+}
+
+func (s *Store) version(ctx context.Context, db *sql.DB) (version Version, err error) {
+	source, err := s.migrations()
+	if err != nil {
+		return version, err
+	}
+	names, err := fs.Glob(source, "*.sql")
+	if err != nil {
+		return version, err
+	}
+	version.Program = int64(len(names)) // they are numbered from 1
+	row := db.QueryRowContext(ctx, s.words.Replace(`SELECT coalesce(max(version_id), 0) FROM ledger_migration`))
+	if err := row.Scan(&version.Database); err != nil && !s.isEmpty(ctx, db) {
+		return version, fmt.Errorf("read the tables' version: %w", err)
+	}
+	return version, nil
+}
+
+// isEmpty says whether the table of versions does not exist.
+func (s *Store) isEmpty(ctx context.Context, db *sql.DB) bool {
+	tables := `SELECT count(*) FROM information_schema.tables WHERE table_name = 'ledger_migration'`
+	if !s.dialect.rows {
+		tables = `SELECT count(*) FROM sqlite_schema WHERE name = 'ledger_migration'`
+	}
+	var found int
+	err := db.QueryRowContext(ctx, s.words.Replace(tables)).Scan(&found)
+	return err == nil && found == 0
+}
+
+// migrate brings the tables up to date. At a server it is done under a lock that is a row of a table: CockroachDB has no other.
+func (s *Store) migrate(ctx context.Context, db *sql.DB) error {
+	source, err := s.migrations()
+	if err != nil {
+		return err
+	}
+	options := []goose.ProviderOption{
+		goose.WithTableName(s.words.Replace("ledger_migration")), goose.WithDisableGlobalRegistry(true),
+	}
+	if s.dialect.rows {
+		locker, err := lock.NewPostgresTableLocker(lock.WithTableName(s.words.Replace("ledger_migration_lock")))
+		if err != nil {
+			return fmt.Errorf("migrations: %w", err)
+		}
+		options = append(options, goose.WithLocker(locker))
+	}
+	provider, err := goose.NewProvider(s.dialect.goose, db, source, options...)
 	if err != nil {
 		return fmt.Errorf("migrations: %w", err)
 	}
@@ -36,8 +135,8 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// render substitutes a database's own words in the migrations.
-func render(dialect *strings.Replacer) (fs.FS, error) {
+// migrations are the rendered migrations.
+func (s *Store) migrations() (fs.FS, error) {
 	rendered := fstest.MapFS{}
 	paths, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
@@ -48,7 +147,7 @@ func render(dialect *strings.Replacer) (fs.FS, error) {
 		if err != nil {
 			return nil, err
 		}
-		rendered[strings.TrimPrefix(path, "migrations/")] = &fstest.MapFile{Data: []byte(dialect.Replace(string(text)))}
+		rendered[strings.TrimPrefix(path, "migrations/")] = &fstest.MapFile{Data: []byte(s.words.Replace(string(text)))}
 	}
 	return rendered, nil
 }

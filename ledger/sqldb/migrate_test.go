@@ -2,7 +2,6 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
 	"path/filepath"
 	"testing"
 	"time"
@@ -18,11 +17,11 @@ import (
 func firstVersion(t *testing.T, path string, at time.Time) {
 	t.Helper()
 	ctx := context.Background()
-	db, err := sql.Open("sqlite", dsn(path, "rwc", "immediate"))
+	s, db, err := open(ctx, Config{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := render(sqlite)
+	source, err := s.migrations()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +42,7 @@ func firstVersion(t *testing.T, path string, at time.Time) {
 			t.Fatal(err)
 		}
 	}
-	if err := db.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 }

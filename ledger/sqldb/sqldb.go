@@ -1,7 +1,11 @@
-// Package sqldb is a ledger store on an SQL database: SQLite, for one machine.
+// Package sqldb is a ledger store on an SQL database: SQLite, for one machine; PostgreSQL or CockroachDB, for many replicas.
 //
-// It keeps rows and decides nothing. All statements are in this package, one text each, written so that one source can be
-// rendered for each database; they use neither sequences nor triggers nor anything of the database's own arithmetic.
+// It keeps rows and decides nothing. All statements are in this package, in one source that is rendered for each database; they use
+// neither sequences nor triggers, savepoints or advisory locks, nor anything of the database's own arithmetic.
+//
+// At a server a transaction is two round trips: one begins it, makes and locks the rows that were asked for in the order of their keys,
+// and reads them with the server's clock; the other writes and commits. What is not clearly committed or refused is done again in a
+// new transaction.
 package sqldb
 
 import (
@@ -9,189 +13,208 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"regent/ledger"
 )
 
-// Config configures a [Store].
+// Config configures a [Store]. It names the database in one of three ways.
 type Config struct {
-	// Path is the SQLite file. It is created if it is missing; its folder must exist. Required.
+	// Path is an SQLite file. It is created if it is missing; its folder must exist.
 	Path string
+	// URL is a PostgreSQL or CockroachDB server's, as libpq and pgx read it. Which of the two, the server says.
+	URL string
+	// DB is a host's own pool of connections to such a server, of pgx's stdlib driver. Close leaves it open.
+	DB *sql.DB
+
+	// Namespace begins the names of the tables: lower-case letters, digits and underscores. Defaults to "ledger".
+	Namespace string
 	// ReadOnly opens an existing database for looking only; Update then fails.
 	ReadOnly bool
-	// Now is the database's clock. SQLite has none of its own finer than a millisecond, so it is the process's. Defaults to
-	// time.Now.
+	// Serializable runs PostgreSQL at SERIALIZABLE instead of READ COMMITTED, where locks in one order do the same for less.
+	Serializable bool
+	// Connections bounds the pool that URL opens. Defaults to 8: one writes, and some read.
+	Connections int
+	// Now replaces the database's clock, for tests. SQLite has none that is fine enough: there it defaults to time.Now.
 	Now func() time.Time
 }
 
-// readersMax bounds the connections that read: more than the cores of a small machine gain nothing.
-const readersMax = 4
+const (
+	connectionsDefault = 8
+	// patience is how long a server is looked for that cannot be reached: a restart or a failover mostly takes no longer, and
+	// whoever waits for an answer would not wait much longer, either.
+	patience = 2 * time.Second
+	// openTimeout bounds the first look at a server.
+	openTimeout = 10 * time.Second
+)
 
 // Store is a [ledger.Store]. Use Open.
 type Store struct {
-	now func() time.Time
-	// writer has one connection, since SQLite has one writer anyway; readers never wait for it.
-	writer, readers handle
+	source
+	database database
+	dialect  dialect
+	now      func() time.Time // nil for the database's own clock
+	patience time.Duration
+	counters counters
 }
 
 var _ ledger.Store = (*Store)(nil)
 
-// Open opens a database and brings its tables up to date.
-func Open(ctx context.Context, config Config) (_ *Store, err error) {
-	s := &Store{now: config.Now}
-	if s.now == nil {
-		s.now = time.Now
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("sqldb: open %s: %w", config.Path, err), s.Close())
-		}
-	}()
-	if !config.ReadOnly {
-		if s.writer.db, err = sql.Open("sqlite", dsn(config.Path, "rwc", "immediate")); err != nil {
-			return nil, err
-		}
-		s.writer.db.SetMaxOpenConns(1)
-		if err := migrate(ctx, s.writer.db); err != nil {
-			return nil, err
-		}
-		if err := s.writer.prepare(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if s.readers.db, err = sql.Open("sqlite", dsn(config.Path, "ro", "deferred")); err != nil {
+// Open opens a database. A file's tables are brought up to date; those of a server must be, see [Migrate].
+func Open(ctx context.Context, config Config) (*Store, error) {
+	s, db, err := open(ctx, config)
+	if err != nil {
 		return nil, err
 	}
-	s.readers.db.SetMaxOpenConns(readersMax)
-	return s, s.readers.prepare(ctx)
+	if config.Path != "" && !config.ReadOnly {
+		err = s.migrate(ctx, db)
+	} else if config.Path == "" {
+		err = s.checkVersion(ctx, db)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("sqldb: open %s: %w", s.dialect.name, err), s.Close())
+	}
+	return s, nil
 }
 
-// dsn opens the file with a write-ahead log and a full sync at each commit: what was acknowledged survives a power cut.
-// Another process's transaction is waited for up to 5 s, half of a ledger transaction's time-out.
-func dsn(path, mode, lock string) string {
-	query := url.Values{
-		"mode":    {mode},
-		"_txlock": {lock},
-		"_pragma": {"busy_timeout(5000)", "synchronous(FULL)"},
+// open opens a database without a look at its tables.
+func open(ctx context.Context, config Config) (*Store, *sql.DB, error) {
+	if config.Namespace == "" {
+		config.Namespace = "ledger"
 	}
-	if mode != "ro" {
-		query["_pragma"] = append(query["_pragma"], "journal_mode(WAL)")
+	named := 0
+	for _, there := range []bool{config.Path != "", config.URL != "", config.DB != nil} {
+		if there {
+			named++
+		}
 	}
-	return (&url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: query.Encode()}).String()
+	switch {
+	case named != 1:
+		return nil, nil, errors.New("sqldb: Config names a database by one of Path, URL and DB")
+	case !namespaces.MatchString(config.Namespace):
+		return nil, nil, fmt.Errorf("sqldb: the namespace %q must match %s", config.Namespace, namespaces)
+	}
+	s := &Store{now: config.Now, patience: patience}
+	db, err := s.connect(ctx, config)
+	if err != nil {
+		return nil, nil, err
+	}
+	if config.Serializable && s.dialect.rows {
+		s.dialect = s.dialect.serializable()
+	}
+	if server, is := s.database.(*server); is {
+		server.dialect = s.dialect
+	}
+	s.words = s.dialect.renderer(config.Namespace)
+	return s, db, nil
 }
 
-// Update runs decide in one transaction that has the database's only write lock from its beginning.
+// connect opens the database, and returns the pool that can change its tables.
+func (s *Store) connect(ctx context.Context, config Config) (*sql.DB, error) {
+	if config.Path != "" {
+		opened, err := openFile(config.Path, config.ReadOnly)
+		if err != nil {
+			return nil, fmt.Errorf("sqldb: open %s: %w", config.Path, err)
+		}
+		if s.now == nil {
+			s.now = time.Now
+		}
+		s.database, s.dialect = opened, sqlite
+		if config.ReadOnly {
+			return opened.readers.db, nil
+		}
+		return opened.writer.db, nil
+	}
+	server := &server{db: config.DB}
+	if config.DB == nil {
+		db, err := openServer(config)
+		if err != nil {
+			return nil, err
+		}
+		server.db, server.owned = db, true
+	}
+	s.database = server
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	var err error
+	if s.dialect, err = dialectOf(ctx, server.db); err != nil {
+		return nil, errors.Join(fmt.Errorf("sqldb: open the database: %w", err), s.Close())
+	}
+	return server.db, nil
+}
+
+// idleInTransaction is when a server ends a transaction of a process that it hears nothing of, in milliseconds: twice a ledger
+// transaction's own time-out. It holds locks that others wait for.
+const idleInTransaction = "20000"
+
+// openServer opens a pool. Nothing is sent yet.
+func openServer(config Config) (*sql.DB, error) {
+	parsed, err := pgx.ParseConfig(config.URL)
+	if err != nil { // it would repeat what it could not read, and with it a password
+		return nil, errors.New("sqldb: the database's URL cannot be read: want postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+	}
+	if parsed.RuntimeParams["application_name"] == "" {
+		parsed.RuntimeParams["application_name"] = "regent"
+	}
+	parsed.RuntimeParams["idle_in_transaction_session_timeout"] = idleInTransaction
+	// A connection that has died is found by the first exchange, which is done again: a ping before each would cost a round trip.
+	db := stdlib.OpenDB(*parsed, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
+	connections := config.Connections
+	if connections == 0 {
+		connections = connectionsDefault
+	}
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return db, nil
+}
+
+// Update runs decide in one transaction, in which rows are locked as they are read.
 func (s *Store) Update(ctx context.Context, decide func(ledger.Tx) error) error {
-	if s.writer.db == nil {
-		return errors.New("sqldb: the database was opened for reading only")
-	}
-	return s.writer.inTx(ctx, func(session session) error {
-		return decide(tx{session, s.clock()})
+	return s.inTx(ctx, writing, func(session session) error {
+		return decide(tx{s, session, writing, s.clock()})
 	})
 }
 
-// Load reads rows in one snapshot.
+// Load reads rows in one snapshot, and at a server in one round trip.
 func (s *Store) Load(ctx context.Context, keys ledger.Keys) (rows *ledger.Rows, err error) {
-	err = s.readers.inTx(ctx, func(session session) error {
-		rows, err = session.load(ctx, keys, s.clock())
+	err = s.inTx(ctx, reading, func(session session) error {
+		rows, err = s.load(keys, reading, s.clock(), func(queries []query) error { return session.commit(ctx, queries) })
 		return err
 	})
 	return rows, err
 }
 
-func (s *Store) clock() time.Time { return s.now().UTC().Truncate(time.Microsecond) }
-
-// Close closes the database.
-func (s *Store) Close() error {
-	return errors.Join(s.readers.close(), s.writer.close())
+// clock reads what replaces the database's clock.
+func (s *Store) clock() any {
+	if s.now == nil {
+		return nil
+	}
+	return s.now().UnixMicro()
 }
 
-// tx is a writing transaction at one reading of the clock.
+// Close closes the database, unless it is a host's.
+func (s *Store) Close() error { return s.database.close() }
+
+// tx is a transaction.
 type tx struct {
-	session
-	now time.Time
+	*Store
+	session session
+	access  access
+	// clock is its one reading of a clock that replaces the database's, in microseconds; nil if none does.
+	clock any
 }
 
 func (t tx) Load(ctx context.Context, keys ledger.Keys) (*ledger.Rows, error) {
-	return t.load(ctx, keys, t.now)
+	return t.load(keys, t.access, t.clock, func(queries []query) error { return t.session.exchange(ctx, queries) })
 }
 
-func (t tx) Save(ctx context.Context, changes *ledger.Changes) error { return t.save(ctx, changes) }
-
-// handle is a pool of connections with every statement prepared.
-type handle struct {
-	db       *sql.DB
-	prepared map[string]*sql.Stmt
-}
-
-func (h *handle) prepare(ctx context.Context) error {
-	h.prepared = make(map[string]*sql.Stmt, len(statements))
-	for _, text := range statements {
-		stmt, err := h.db.PrepareContext(ctx, text)
-		if err != nil {
-			return fmt.Errorf("prepare %q: %w", text, err)
-		}
-		h.prepared[text] = stmt
-	}
-	return nil
-}
-
-func (h *handle) close() error {
-	if h.db == nil {
-		return nil
-	}
-	return h.db.Close()
-}
-
-// inTx runs fn in a transaction and commits it. COMMIT's own error counts.
-func (h *handle) inTx(ctx context.Context, fn func(session) error) error {
-	sqlTx, err := h.db.BeginTx(ctx, nil)
+func (t tx) Save(ctx context.Context, changes *ledger.Changes) error {
+	queries, err := t.changes(changes)
 	if err != nil {
-		return fmt.Errorf("sqldb: begin: %w", err)
-	}
-	defer func() { _ = sqlTx.Rollback() }() // nothing after a commit; else the transaction is lost in any case
-	if err := fn(session{sqlTx, h.prepared}); err != nil {
 		return err
 	}
-	if err := sqlTx.Commit(); err != nil {
-		return fmt.Errorf("sqldb: commit: %w", err)
-	}
-	return nil
+	return t.session.commit(ctx, queries)
 }
-
-// session runs prepared statements in a transaction.
-type session struct {
-	tx       *sql.Tx
-	prepared map[string]*sql.Stmt
-}
-
-func (s session) exec(ctx context.Context, text string, args ...any) error {
-	if _, err := s.tx.StmtContext(ctx, s.prepared[text]).ExecContext(ctx, args...); err != nil {
-		return fmt.Errorf("sqldb: %q: %w", text, err)
-	}
-	return nil
-}
-
-// query calls row for each row; row scans it.
-func (s session) query(ctx context.Context, row func(scan) error, text string, args ...any) error {
-	rows, err := s.tx.StmtContext(ctx, s.prepared[text]).QueryContext(ctx, args...)
-	if err != nil {
-		return fmt.Errorf("sqldb: %q: %w", text, err)
-	}
-	defer func() { _ = rows.Close() }() // its error is rows.Err's
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return fmt.Errorf("sqldb: %q: %w", text, err)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("sqldb: %q: %w", text, err)
-	}
-	return nil
-}
-
-type scan func(...any) error

@@ -1,6 +1,7 @@
 -- The ledger's tables. {int}, {bytes} and {strict} are rendered for each database; times are microseconds since 1970 UTC by
 -- the database's clock; amounts are integers in the unit of their account, money in nano-USD.
 
+{transaction}
 -- +goose Up
 
 -- What is counted for one scope and unit. used is all that was ever charged, less refunds; held is the sum of the live holds.

@@ -1,5 +1,6 @@
 -- Charges one by one, so that windows of every kind are differences of two totals.
 
+{transaction}
 -- +goose Up
 
 -- What an account was charged. total is what the account had used in all with this charge, and names it: totals rise, and times never

@@ -1,5 +1,6 @@
 -- What persons do to the books is recorded, and done once.
 
+{transaction}
 -- +goose Up
 
 -- What a person did, by the id that it was asked for under; digest identifies what was asked for.

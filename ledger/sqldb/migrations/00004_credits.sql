@@ -1,5 +1,6 @@
 -- Credits: what calls take of a subscription, in nano-credits.
 
+{transaction}
 -- +goose Up
 
 ALTER TABLE ledger_hold ADD COLUMN reserve_nano_credits {int} CHECK (reserve_nano_credits >= 0);

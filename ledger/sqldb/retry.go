@@ -1,0 +1,96 @@
+package sqldb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"regent/ledger"
+)
+
+const (
+	// backoffMin is about a transaction's own time, backoffMax that of many: who waits longer than the others is late for the next.
+	backoffMin = time.Millisecond
+	backoffMax = 128 * time.Millisecond
+	// refusalsMax bounds how often a row that somebody else wrote is run into: who runs into it again has made it himself.
+	refusalsMax = 5
+)
+
+// Counters count what happened to a store's transactions at its server.
+type Counters struct {
+	// Transactions were begun, the ones that were done again among them.
+	Transactions int64
+	// Conflicts were rolled back because of another transaction, Unknown may have been committed or not, and Lost had no
+	// connection: all of them were done again.
+	Conflicts, Unknown, Lost int64
+}
+
+type counters struct{ transactions, conflicts, unknown, lost atomic.Int64 }
+
+func (c *counters) count(v verdict) {
+	switch v {
+	case conflict:
+		c.conflicts.Add(1)
+	case unknown:
+		c.unknown.Add(1)
+	case lost:
+		c.lost.Add(1)
+	}
+}
+
+// Counters are the store's since it was opened. A store on SQLite has none but Transactions.
+func (s *Store) Counters() Counters {
+	return Counters{
+		Transactions: s.counters.transactions.Load(), Conflicts: s.counters.conflicts.Load(),
+		Unknown: s.counters.unknown.Load(), Lost: s.counters.lost.Load(),
+	}
+}
+
+// inTx runs fn in a transaction, again from the start whenever the server has not clearly taken or refused it, until ctx ends. There is
+// no savepoint and no guess: each attempt is a transaction of its own, and what fn does bears names under which it is done once.
+func (s *Store) inTx(ctx context.Context, access access, fn func(session) error) error {
+	lostSince, unsure := time.Time{}, false
+	for attempt := 0; ; attempt++ {
+		s.counters.transactions.Add(1)
+		err := s.database.inTx(ctx, access, fn)
+		var failure *failure
+		if !errors.As(err, &failure) {
+			return err // none, or fn's own, or the driver's of a file
+		}
+		v := failure.classify()
+		unsure = unsure || v == unknown
+		switch {
+		case v == refused, v == conflict && isDuplicate(err) && attempt >= refusalsMax:
+			if unsure { // this attempt was not committed, but one before it may have been
+				err = fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
+			}
+			return err
+		case v != lost:
+			lostSince = time.Time{}
+		case lostSince.IsZero():
+			lostSince = time.Now()
+		case time.Since(lostSince) > s.patience:
+			return fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
+		}
+		s.counters.count(v)
+		if !pause(ctx, attempt) {
+			return fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
+		}
+	}
+}
+
+// pause waits before the next attempt, longer each time and never as long as another who began at the same time.
+func pause(ctx context.Context, attempt int) bool {
+	most := backoffMin << min(attempt, 7)
+	timer := time.NewTimer(time.Duration(rand.Int64N(int64(min(most, backoffMax)))))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

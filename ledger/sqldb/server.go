@@ -1,0 +1,215 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// server is a PostgreSQL or CockroachDB, through database/sql, so that a host's own pool will do. A transaction goes around
+// database/sql: its statements are sent in pipelines, which that cannot.
+type server struct {
+	db      *sql.DB
+	dialect dialect
+	owned   bool // the pool is ours to close
+}
+
+func (s *server) close() error {
+	if !s.owned {
+		return nil
+	}
+	return s.db.Close()
+}
+
+func (s *server) inTx(ctx context.Context, access access, fn func(session) error) error {
+	connection, err := s.db.Conn(ctx)
+	if err != nil {
+		return &failure{err: err}
+	}
+	defer func() { _ = connection.Close() }() // which gives it back to the pool
+	begin := s.dialect.read
+	if access == writing {
+		begin = s.dialect.write
+	}
+	var failed error
+	err = connection.Raw(func(raw any) error {
+		own, ok := raw.(*stdlib.Conn)
+		if !ok {
+			return fmt.Errorf("sqldb: the pool is of driver %T, not of pgx's stdlib", raw)
+		}
+		tx := &serverSession{connection: own.Conn(), pending: []query{{text: begin}}}
+		failed = fn(tx)
+		if !tx.end(ctx) {
+			return driver.ErrBadConn // so that the pool forgets it
+		}
+		return nil
+	})
+	if failed != nil || errors.Is(err, driver.ErrBadConn) {
+		return failed
+	}
+	return err
+}
+
+// serverSession sends the statements of an exchange in one pipeline.
+type serverSession struct {
+	connection *pgx.Conn
+	// pending is BEGIN, until the first exchange takes it along.
+	pending []query
+	// committing says that COMMIT was handed to the connection: from then on only the server's own word says that it failed.
+	committing bool
+}
+
+func (s *serverSession) exchange(ctx context.Context, queries []query) error {
+	queries = append(s.pending, queries...)
+	s.pending = nil
+	batch := &pgx.Batch{}
+	for _, q := range queries {
+		batch.Queue(q.text, q.args...)
+	}
+	results := s.connection.SendBatch(ctx, batch)
+	err := readAll(results, queries)
+	if closing := results.Close(); err == nil {
+		err = closing
+	}
+	if err == nil {
+		return nil
+	}
+	var own *rowError
+	if errors.As(err, &own) {
+		return err
+	}
+	return &failure{err: err, committing: s.committing}
+}
+
+func (s *serverSession) commit(ctx context.Context, queries []query) error {
+	s.committing = true
+	return s.exchange(ctx, append(queries, commitQuery))
+}
+
+// end makes sure that no transaction is left open, and says whether the connection is fit for another one.
+func (s *serverSession) end(ctx context.Context) bool {
+	if s.connection.IsClosed() {
+		return false
+	}
+	if s.connection.PgConn().TxStatus() == 'I' {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
+	defer cancel()
+	_, err := s.connection.Exec(ctx, "ROLLBACK")
+	return err == nil && s.connection.PgConn().TxStatus() == 'I'
+}
+
+// errRolledBack is a COMMIT that the server has answered by a rollback.
+var errRolledBack = errors.New("the transaction was rolled back at its commit")
+
+// readAll reads the results of a pipeline.
+func readAll(results pgx.BatchResults, queries []query) error {
+	for _, q := range queries {
+		if q.row == nil {
+			tag, err := results.Exec()
+			if err != nil {
+				return fmt.Errorf("sqldb: %q: %w", q.text, err)
+			}
+			if q.text == commitQuery.text && tag.String() != commitQuery.text {
+				return errRolledBack
+			}
+			continue
+		}
+		if err := readRows(results, q); err != nil {
+			return fmt.Errorf("sqldb: %q: %w", q.text, err)
+		}
+	}
+	return nil
+}
+
+// rowError is the failure to understand a row: no fault of the server's, and no other time will do.
+type rowError struct{ err error }
+
+func (e *rowError) Error() string { return e.err.Error() }
+func (e *rowError) Unwrap() error { return e.err }
+
+func readRows(results pgx.BatchResults, q query) error {
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := q.row(rows.Scan); err != nil {
+			return &rowError{err}
+		}
+	}
+	return rows.Err()
+}
+
+// failure is what went wrong with a transaction at a server.
+type failure struct {
+	err error
+	// committing says that COMMIT had been handed over.
+	committing bool
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// verdict says what a failure means.
+type verdict string
+
+const (
+	// conflict: another transaction was in the way, and this one is rolled back. It is done again.
+	conflict verdict = "conflict"
+	// unknown: whether it was committed nobody has said. It is done again, under the same names, and finds out.
+	unknown verdict = "unknown"
+	// lost: the connection is gone, or there is none, and nothing was committed. It is done again on another one.
+	lost verdict = "lost"
+	// refused: the server has said no to what was to be done, and would again.
+	refused verdict = "refused"
+)
+
+// classify judges a failure. Once COMMIT was handed over only an error that the server itself has sent says that it failed: what the
+// driver says of a connection that broke, SafeToRetry included, is true of its own last step and not of what it had sent before.
+func (f *failure) classify() verdict {
+	var sent *pgconn.PgError
+	switch {
+	case errors.Is(f.err, errRolledBack):
+		return conflict
+	case errors.As(f.err, &sent):
+		return classifyState(sent.Code, f.committing)
+	case f.committing:
+		return unknown
+	}
+	return lost
+}
+
+// classifyState judges an SQLSTATE. See PostgreSQL's appendix A and CockroachDB's "Transaction retry error reference".
+func classifyState(state string, committing bool) verdict {
+	switch state {
+	case "40001", "40P01", "CR000", "55P03": // serialization failure, deadlock, CockroachDB's old restart, lock time-out
+		return conflict
+	case "23505": // somebody else wrote the row between our look and our write
+		return conflict
+	case "40003": // statement completion unknown
+		return unknown
+	}
+	switch state[:2] {
+	case "08", "57", "58", "XX", "53": // connection, operator intervention, system, internal, resources
+		if committing {
+			return unknown
+		}
+		return lost
+	}
+	return refused
+}
+
+// isDuplicate says whether a row was there already that was to be written anew.
+func isDuplicate(err error) bool {
+	var sent *pgconn.PgError
+	return errors.As(err, &sent) && sent.Code == "23505"
+}
