@@ -35,9 +35,10 @@ type Store interface {
 	Tail(ctx context.Context, limit int) ([]Record, error)
 	// CallRecords reads the records of one call, in order.
 	CallRecords(ctx context.Context, call uuid.UUID) ([]Record, error)
-	// Cursor is how far a named sink has read a stream: 0 at first. SetCursor moves it.
+	// Cursor is how far a named sink has read a stream: 0 at first. SetCursor moves it from where it was read; if another process has
+	// moved it since, it returns [ErrState] and leaves it.
 	Cursor(ctx context.Context, sink string, writer uuid.UUID) (int64, error)
-	SetCursor(ctx context.Context, sink string, writer uuid.UUID, number int64) error
+	SetCursor(ctx context.Context, sink string, writer uuid.UUID, from, to int64) error
 	// Sinks lists the sinks that have read anything.
 	Sinks(ctx context.Context) ([]string, error)
 	// Close frees what the store opened itself.

@@ -177,7 +177,7 @@ func TestAFailedSinkLosesNothing(t *testing.T) {
 // forgetful is a store that cannot keep a cursor.
 type forgetful struct{ ledger.Store }
 
-func (forgetful) SetCursor(context.Context, string, uuid.UUID, int64) error { return errSink }
+func (forgetful) SetCursor(context.Context, string, uuid.UUID, int64, int64) error { return errSink }
 
 func TestACursorThatIsNotKeptIsAnError(t *testing.T) {
 	j := newJournal(t, memory.New(nil))

@@ -2,9 +2,12 @@ package decisions
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/google/uuid"
 
 	"regent/ledger"
 )
@@ -27,7 +30,18 @@ type Shipper struct {
 	Sink io.Writer
 	// Labels go into outcome events, as into decision events.
 	Labels map[string]string
+	// Own is this process's stream, where several processes write to the journal: each ships its own. What others leave behind is
+	// shipped by the one that Leads. If Own is zero all streams are shipped.
+	Own   uuid.UUID
+	Leads func() bool
+	// Now is the clock by which a record has been left behind. Required where Own is set.
+	Now func() time.Time
+
+	looked time.Time // at the streams of others
 }
+
+// leftAfter is how long a record waits for its own process to ship it: many times as long as one that lives takes.
+const leftAfter = 5 * time.Second
 
 // Run ships until ctx ends, and then what is left. An error is returned as soon as a write or a read fails.
 func (s *Shipper) Run(ctx context.Context) error {
@@ -51,8 +65,14 @@ func (s *Shipper) Ship(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("decisions: %w", err)
 	}
+	others := s.others()
 	for _, stream := range streams {
-		if err := s.shipStream(ctx, stream); err != nil {
+		if stream.Writer != s.Own && !others {
+			continue
+		}
+		if err := s.shipStream(ctx, stream); errors.Is(err, ledger.ErrState) {
+			continue // its own process ships it after all
+		} else if err != nil {
 			return fmt.Errorf("decisions: sink %s: %w", s.Name, err)
 		}
 	}
@@ -66,7 +86,7 @@ func (s *Shipper) shipStream(ctx context.Context, stream ledger.Stream) error {
 	}
 	for at < stream.Last {
 		records, err := s.Store.Records(ctx, stream.Writer, at, pageMax)
-		if err != nil || len(records) == 0 {
+		if err != nil || len(records) == 0 || s.leaves(records[0]) {
 			return err
 		}
 		var page []byte
@@ -84,10 +104,28 @@ func (s *Shipper) shipStream(ctx context.Context, stream ledger.Stream) error {
 				return err
 			}
 		}
+		from := at
 		at = records[len(records)-1].Number
-		if err := s.Store.SetCursor(ctx, s.Name, stream.Writer, at); err != nil {
+		if err := s.Store.SetCursor(ctx, s.Name, stream.Writer, from, at); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// others says whether to look at what other processes have left behind.
+func (s *Shipper) others() bool {
+	if s.Own == uuid.Nil {
+		return true
+	}
+	if now := s.Now(); s.Leads() && now.Sub(s.looked).Abs() >= leftAfter {
+		s.looked = now
+		return true
+	}
+	return false
+}
+
+// leaves says that a record is for its own process to ship.
+func (s *Shipper) leaves(record ledger.Record) bool {
+	return s.Own != uuid.Nil && record.Writer != s.Own && s.Now().Sub(record.At).Abs() < leftAfter
 }

@@ -338,11 +338,11 @@ func keepsWhatIsNeeded(t *testing.T, b *bench) {
 	report := b.prune("file")
 	wantEqual(t, "pruned, and a sink has read nothing", report.Records, 0)
 	wantEqual(t, "the sink", strings.Join(report.Behind, " "), "file")
-	if err := b.ledger.Store().SetCursor(ctx, "file", streams[0].Writer, 2); err != nil {
+	if err := b.ledger.Store().SetCursor(ctx, "file", streams[0].Writer, 0, 2); err != nil {
 		t.Fatal(err)
 	}
 	wantEqual(t, "pruned, and the sink has read a charge without its outcome", b.prune().Records, 1)
-	if err := b.ledger.Store().SetCursor(ctx, "file", streams[0].Writer, 6); err != nil {
+	if err := b.ledger.Store().SetCursor(ctx, "file", streams[0].Writer, 2, 6); err != nil {
 		t.Fatal(err)
 	}
 	wantEqual(t, "pruned up to the call that runs", b.prune().Records, 2)
@@ -400,12 +400,12 @@ func prunesStreams(t *testing.T, b *bench) {
 	b.Advance(old + time.Microsecond)
 	b.touch()
 	touch()
-	if err := b.ledger.Store().SetCursor(ctx, "file", b.streams()[1].Writer, 100); err != nil {
+	if err := b.ledger.Store().SetCursor(ctx, "file", b.streams()[1].Writer, 0, 100); err != nil {
 		t.Fatal(err)
 	}
 	// A refund stays as long as its charge: here all that came after it does, too.
 	wantEqual(t, "pruned of the other's stream", b.prune().Records, 0)
-	if err := b.ledger.Store().SetCursor(ctx, "file", one, 3); err != nil {
+	if err := b.ledger.Store().SetCursor(ctx, "file", one, 0, 3); err != nil {
 		t.Fatal(err)
 	}
 	// The charge goes, with the record before it and its outcome; then the refund, the end of a call whose decision stays, a touch.
@@ -415,7 +415,7 @@ func prunesStreams(t *testing.T, b *bench) {
 	_, err = b.ledger.Store().Call(ctx, spanning.Call.ID)
 	wantError(t, "the call that ended in the other's stream", err, ledger.ErrNotFound)
 	wantEqual(t, "decisions that stay", len(b.records(ledger.DecisionRecord)), 4)
-	if err := b.ledger.Store().SetCursor(ctx, "file", one, 100); err != nil {
+	if err := b.ledger.Store().SetCursor(ctx, "file", one, 3, 100); err != nil {
 		t.Fatal(err)
 	}
 	wantEqual(t, "pruned when all was read", b.prune().Records, 2)

@@ -193,12 +193,15 @@ func cursors(t *testing.T, b *bench) {
 		t.Fatal(err)
 	}
 	writer := streams[0].Writer
+	from := int64(0)
 	for _, want := range []int64{0, 1, 7} {
 		if want > 0 {
-			if err := store.SetCursor(ctx, "file", writer, want); err != nil {
+			if err := store.SetCursor(ctx, "file", writer, from, want); err != nil {
 				t.Fatal(err)
 			}
+			wantError(t, "a cursor that has moved meanwhile", store.SetCursor(ctx, "file", writer, want+1, 9), ledger.ErrState)
 		}
+		from = want
 		got, err := store.Cursor(ctx, "file", writer)
 		if err != nil {
 			t.Fatal(err)

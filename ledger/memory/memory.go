@@ -558,10 +558,13 @@ func (s *Store) Cursor(_ context.Context, sink string, writer uuid.UUID) (int64,
 }
 
 // SetCursor moves a sink's cursor.
-func (s *Store) SetCursor(_ context.Context, sink string, writer uuid.UUID, number int64) error {
+func (s *Store) SetCursor(_ context.Context, sink string, writer uuid.UUID, from, to int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cursors[cursor{sink, writer}] = number
+	if s.cursors[cursor{sink, writer}] != from {
+		return ledger.ErrState
+	}
+	s.cursors[cursor{sink, writer}] = to
 	return nil
 }
 

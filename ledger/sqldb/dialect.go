@@ -17,6 +17,7 @@ type dialect struct {
 	// words are rendered in the source:
 	//
 	//	{int} {bytes}  the types of integers and bytes
+	//	{text}         the type of a text by which rows are in order: that of its bytes
 	//	{strict}       keeps a table from taking a value of another type
 	//	{lock}         locks the rows of table t that a query finds
 	//	{now}          the database's clock in microseconds; its argument replaces the clock if it is not NULL
@@ -40,7 +41,7 @@ var (
 	sqlite = dialect{
 		name: "SQLite", goose: goose.DialectSQLite3,
 		words: []string{
-			"{int}", "INTEGER", "{bytes}", "BLOB", "{strict}", "STRICT", "{lock}", "", "{now}", "CAST(? AS BIGINT)",
+			"{int}", "INTEGER", "{bytes}", "BLOB", "{text}", "TEXT", "{strict}", "STRICT", "{lock}", "", "{now}", "CAST(? AS BIGINT)",
 			"{each h.accounts}", "json_each(h.accounts) AS e", "{each h.rates}", "json_each(h.rates) AS e",
 			"{openings}", `(SELECT json_group_object(CAST(o.length AS TEXT), json_array(o.opened_at, o.total))
 				FROM ledger_opening o WHERE o.account = ledger_account.account HAVING count(*) > 0)`,
@@ -51,14 +52,14 @@ var (
 	// one that locked sees what was committed by then. What is at SERIALIZABLE is aborted more often, for neighbours in an index.
 	postgres = dialect{
 		name: "PostgreSQL", goose: goose.DialectPostgres, rows: true,
-		words: serverWords(""),
+		words: append(serverWords(""), "{text}", `TEXT COLLATE "C"`),
 		write: "BEGIN ISOLATION LEVEL READ COMMITTED", read: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
 	}
 	// cockroach is always serializable. Its locks are a hint that saves retries. It cannot change a table and its rows in one
 	// transaction.
 	cockroach = dialect{
 		name: "CockroachDB", goose: goose.DialectPostgres, rows: true,
-		words: serverWords("-- +goose NO TRANSACTION"),
+		words: append(serverWords("-- +goose NO TRANSACTION"), "{text}", "TEXT"),
 		write: "BEGIN ISOLATION LEVEL SERIALIZABLE", read: "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY",
 	}
 )

@@ -2,6 +2,7 @@ package sqldb
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
@@ -122,9 +123,17 @@ func (s *Store) Cursor(ctx context.Context, sink string, writer uuid.UUID) (numb
 }
 
 // SetCursor moves a sink's cursor.
-func (s *Store) SetCursor(ctx context.Context, sink string, writer uuid.UUID, number int64) error {
+func (s *Store) SetCursor(ctx context.Context, sink string, writer uuid.UUID, from, to int64) error {
 	return s.inTx(ctx, writing, func(session session) error {
-		return session.commit(ctx, one(s.bind(writeCursor, sink, writer[:], number)))
+		moved := false
+		err := session.commit(ctx, one(s.read(func(scan scan) error {
+			moved = true
+			return scan(new(int64))
+		}, writeCursor, sink, writer[:], to, from, to)))
+		if err == nil && !moved {
+			err = fmt.Errorf("%w: another process has moved the cursor of %s", ledger.ErrState, sink)
+		}
+		return err
 	})
 }
 

@@ -125,7 +125,11 @@ const (
 	deleteStanding = `DELETE FROM ledger_standing WHERE (account, hold) IN (VALUES [(CAST(? AS TEXT), CAST(? AS {bytes}))])`
 
 	readLast      = `SELECT coalesce(max(number), 0) FROM ledger_record WHERE writer = ?`
-	readStreams   = `SELECT writer, max(number) FROM ledger_record GROUP BY writer ORDER BY writer`
+	// One seek for each stream, and not a look at every record.
+	readStreams = `WITH RECURSIVE w (writer) AS (SELECT f.writer FROM (SELECT writer FROM ledger_record ORDER BY writer LIMIT 1) f
+		UNION ALL SELECT (SELECT r.writer FROM ledger_record r WHERE r.writer > w.writer ORDER BY r.writer LIMIT 1)
+		FROM w WHERE w.writer IS NOT NULL)
+		SELECT w.writer, (SELECT max(r.number) FROM ledger_record r WHERE r.writer = w.writer) FROM w WHERE w.writer IS NOT NULL ORDER BY w.writer`
 	recordColumns = `writer, number, at, kind, call, body`
 	readRecords   = `SELECT ` + recordColumns + ` FROM ledger_record WHERE writer = ? AND number > ? ORDER BY number LIMIT ?`
 	readTail      = `SELECT ` + recordColumns + ` FROM ledger_record ORDER BY at DESC, writer DESC, number DESC LIMIT ?`
@@ -139,6 +143,7 @@ const (
 
 	readSinks   = `SELECT DISTINCT sink FROM ledger_cursor ORDER BY sink`
 	readCursor  = `SELECT number FROM ledger_cursor WHERE sink = ? AND writer = ?`
-	writeCursor = `INSERT INTO ledger_cursor (sink, writer, number) VALUES (?, ?, ?)
-		ON CONFLICT (sink, writer) DO UPDATE SET number = excluded.number`
+	// A cursor that stands where it is to go was moved by the same before, in a transaction of which nobody knew the end.
+	writeCursor = `INSERT INTO ledger_cursor (sink, writer, number) VALUES (?, ?, ?) ON CONFLICT (sink, writer)
+		DO UPDATE SET number = excluded.number WHERE ledger_cursor.number = ? OR ledger_cursor.number = ? RETURNING number`
 )

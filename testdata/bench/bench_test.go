@@ -86,7 +86,7 @@ func TestTransactionsAreCounted(t *testing.T) {
 	const transactions = 7
 	commits, written, err := countCommits(folder, func() error {
 		for n := range int64(transactions) {
-			if err := store.SetCursor(ctx, "sink", [16]byte{1}, n); err != nil {
+			if err := store.SetCursor(ctx, "sink", [16]byte{1}, n-1, n); err != nil {
 				return err
 			}
 		}

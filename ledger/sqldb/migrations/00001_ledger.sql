@@ -6,7 +6,7 @@
 
 -- What is counted for one scope and unit. used is all that was ever charged, less refunds; held is the sum of the live holds.
 CREATE TABLE ledger_account (
-	account    TEXT  NOT NULL PRIMARY KEY,
+	account    {text}  NOT NULL PRIMARY KEY,
 	used       {int} NOT NULL CHECK (used >= 0),
 	held       {int} NOT NULL CHECK (held >= 0),
 	touched_at {int} NOT NULL
@@ -14,7 +14,7 @@ CREATE TABLE ledger_account (
 
 -- The last opening of each fixed window of an account; total is the account's used at that moment.
 CREATE TABLE ledger_opening (
-	account   TEXT  NOT NULL,
+	account   {text}  NOT NULL,
 	length    {int} NOT NULL CHECK (length > 0),
 	opened_at {int} NOT NULL,
 	total     {int} NOT NULL CHECK (total >= 0),
@@ -30,9 +30,9 @@ CREATE TABLE ledger_price (
 -- One row a call: its one terminal state is written with the settlement of its last hold.
 CREATE TABLE ledger_call (
 	id                {bytes} NOT NULL PRIMARY KEY,
-	owner             TEXT    NOT NULL,
-	client_request_id TEXT,
-	idempotency_key   TEXT,
+	owner             {text}    NOT NULL,
+	client_request_id {text},
+	idempotency_key   {text},
 	model             TEXT    NOT NULL,
 	protocol          TEXT    NOT NULL,
 	stream            {int}   NOT NULL CHECK (stream IN (0, 1)),
@@ -81,7 +81,7 @@ CREATE INDEX ledger_hold_by_call ON ledger_hold (call, admitted_at) WHERE call I
 
 -- Which live holds stand on an account. A renewal does not touch it.
 CREATE TABLE ledger_standing (
-	account TEXT    NOT NULL,
+	account {text}    NOT NULL,
 	hold    {bytes} NOT NULL,
 	PRIMARY KEY (account, hold)
 ) {strict};
@@ -101,7 +101,7 @@ CREATE INDEX ledger_record_by_call ON ledger_record (call, at) WHERE call IS NOT
 
 -- How far each sink has read each stream.
 CREATE TABLE ledger_cursor (
-	sink   TEXT    NOT NULL,
+	sink   {text}    NOT NULL,
 	writer {bytes} NOT NULL,
 	number {int}   NOT NULL CHECK (number >= 0),
 	PRIMARY KEY (sink, writer)

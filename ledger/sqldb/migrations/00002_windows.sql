@@ -6,7 +6,7 @@
 -- What an account was charged. total is what the account had used in all with this charge, and names it: totals rise, and times never
 -- fall with them. refunded is what was taken back of it, which leaves every window together with it.
 CREATE TABLE ledger_charge (
-	account  TEXT  NOT NULL,
+	account  {text}  NOT NULL,
 	total    {int} NOT NULL CHECK (total >= amount),
 	at       {int} NOT NULL,
 	amount   {int} NOT NULL CHECK (amount > 0),

@@ -10,7 +10,7 @@ DROP TABLE ledger_opening;
 
 -- What began under a key since opened_at; the row says nothing any more from closes_at on.
 CREATE TABLE ledger_rate (
-	key       TEXT  NOT NULL PRIMARY KEY,
+	key       {text}  NOT NULL PRIMARY KEY,
 	opened_at {int} NOT NULL,
 	closes_at {int} NOT NULL,
 	count     {int} NOT NULL CHECK (count >= 0)
@@ -20,7 +20,7 @@ CREATE INDEX ledger_rate_by_close ON ledger_rate (closes_at);
 -- What is known of something that may be down: failures without a success between, when a probe may be sent, and which hold is the
 -- probe that is out, until when.
 CREATE TABLE ledger_circuit (
-	key         TEXT    NOT NULL PRIMARY KEY,
+	key         {text}    NOT NULL PRIMARY KEY,
 	failures    {int}   NOT NULL CHECK (failures >= 0),
 	retry_at    {int},
 	probe       {bytes},
