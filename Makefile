@@ -23,8 +23,11 @@ build: ## Build bin/regent.
 run: build ## Run the gateway: SQLite in ./data, a demo catalogue, a built-in provider.
 	@exec ./bin/regent
 
+# A test that needs PostgreSQL is skipped without it; here it is not missing.
+test check soak: export REGENT_TEST_POSTGRES = required
+
 .PHONY: test
-test: ## Run every test: Go, Rego, end-to-end scripts, real clients.
+test: postgres ## Run every test: Go, Rego, end-to-end scripts, real clients.
 	@$(GO) test -timeout 8m ./... ./testdata/bench
 	@$(OPA) test -b policies
 	@$(MAKE) --no-print-directory clients
@@ -46,12 +49,29 @@ node:
 	fi; \
 	has_node || { echo "the tests with real clients need Node.js 18 or newer with npm: install both, and run make again" >&2; exit 1; }
 
+# PostgreSQL, for the ledger's tests: installed where it is missing and Debian's packages can be, without the server that the
+# package starts. The tests start their own.
+.PHONY: postgres
+postgres:
+	@has_postgres() { \
+		for dir in $$(dirname "$$(command -v initdb)") /usr/lib/postgresql/*/bin; do \
+			if test -x "$$dir/initdb" && test -x "$$dir/postgres"; then return 0; fi; \
+		done; return 1; }; \
+	if ! has_postgres && command -v apt-get >/dev/null; then \
+		echo "installing postgresql"; \
+		settings=/etc/postgresql-common/createcluster.d; \
+		mkdir -p $$settings && echo "create_main_cluster = false" >$$settings/regent.conf; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; \
+		rm -f $$settings/regent.conf; \
+	fi; \
+	has_postgres || { echo "the ledger's tests need PostgreSQL's server programs: install them, and run make again" >&2; exit 1; }
+
 .PHONY: bench
 bench: ## Measure what a call costs beside a bare reverse proxy (4 min; ARGS="-only c16" and others).
 	@$(GO) run ./testdata/bench $(ARGS)
 
 .PHONY: check
-check: ## Check format, vet, staticcheck, policies, races, and fuzz each parser for a while.
+check: postgres ## Check format, vet, staticcheck, policies, races, and fuzz each parser for a while.
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted:"; echo "$$unformatted"; exit 1; }
 	@$(GO) vet ./... ./testdata/bench
 	@$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./... ./testdata/bench
@@ -64,5 +84,5 @@ check: ## Check format, vet, staticcheck, policies, races, and fuzz each parser 
 		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x "$$(dirname "$$file")" || exit 1; done
 
 .PHONY: soak
-soak: ## Run each storm ROUNDS times (200): kill -9, overload, random histories. Each prints its seed; SEED=N takes it again.
+soak: postgres ## Run each storm ROUNDS times (200): kill -9, overload, random histories. Each prints its seed; SEED=N takes it again.
 	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./ledger/memory ./server/cmd/regent
