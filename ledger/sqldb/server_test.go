@@ -3,37 +3,58 @@ package sqldb_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"regent/ledger"
 	"regent/ledger/ledgertest"
 	"regent/ledger/sqldb"
+	"regent/ledger/sqldb/pgtest"
 )
 
-var n atomic.Int64
+// servers are the databases that many processes share, each in the ways in which it is used: what makes a fresh one.
+var servers = []struct {
+	name   string
+	config func(t *testing.T) sqldb.Config
+}{
+	{"PostgreSQL at READ COMMITTED", func(t *testing.T) sqldb.Config {
+		return sqldb.Config{URL: pgtest.Shared(t).NewDatabase(t)}
+	}},
+	{"PostgreSQL at SERIALIZABLE", func(t *testing.T) sqldb.Config {
+		return sqldb.Config{URL: pgtest.Shared(t).NewDatabase(t), Serializable: true}
+	}},
+	{"CockroachDB", func(t *testing.T) sqldb.Config { return sqldb.Config{URL: pgtest.Cockroach(t)} }},
+}
 
-func TestServerConformance(t *testing.T) {
-	url := os.Getenv("PGX")
-	if url == "" {
-		t.Skip("no server")
+// migrated brings a database's tables up to date.
+func migrated(t *testing.T, config sqldb.Config) sqldb.Config {
+	t.Helper()
+	if _, _, err := sqldb.Migrate(context.Background(), config); err != nil {
+		t.Fatal(err)
 	}
-	for _, serializable := range []bool{false, true} {
-		t.Run(fmt.Sprint(serializable), func(t *testing.T) {
+	return config
+}
+
+func open(t *testing.T, config sqldb.Config) *sqldb.Store {
+	t.Helper()
+	store, err := sqldb.Open(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// TestServerConformance runs the suite on each, every test in a namespace of its own.
+func TestServerConformance(t *testing.T) {
+	for _, server := range servers {
+		t.Run(server.name, func(t *testing.T) {
+			config, tests := server.config(t), 0
 			ledgertest.Run(t, func(t *testing.T, now func() time.Time) ledgertest.Backend {
-				config := sqldb.Config{URL: url, Now: now, Namespace: fmt.Sprintf("t%d_%d", os.Getpid(), n.Add(1)), Serializable: serializable}
-				if _, _, err := sqldb.Migrate(context.Background(), config); err != nil {
-					t.Fatal(err)
-				}
-				return ledgertest.Backend{Durable: true, Open: func(t *testing.T) ledger.Store {
-					store, err := sqldb.Open(context.Background(), config)
-					if err != nil {
-						t.Fatal(err)
-					}
-					return store
-				}}
+				config := config
+				tests++
+				config.Now, config.Namespace = now, fmt.Sprintf("test%d", tests)
+				migrated(t, config)
+				return ledgertest.Backend{Durable: true, Open: func(t *testing.T) ledger.Store { return open(t, config) }}
 			})
 		})
 	}
