@@ -76,6 +76,8 @@ type Ledger struct {
 	// seen is the store's clock as it was last read, at seenAt by the process's.
 	seen   time.Time
 	seenAt time.Duration
+	// sweeps says that this process is the sweeper, as of the last look.
+	sweeps bool
 }
 
 // Status is the ledger's health.
@@ -408,6 +410,17 @@ type Balance struct {
 // Read returns the balances of claims, a balance for each limit in order. Holds that are due count as charged.
 func (l *Ledger) Read(ctx context.Context, claims []Claim) ([]Balance, error) {
 	return readBalances(ctx, l.store, claims, l.Status().SuspendedUntil)
+}
+
+// Writer is the ledger's own stream of the journal.
+func (l *Ledger) Writer() uuid.UUID { return l.writer }
+
+// Sweeps says whether this process is the one that looks for holds that are due when nobody else does: of all that share the store,
+// one at a time, but for a moment in which one takes over.
+func (l *Ledger) Sweeps() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sweeps
 }
 
 // Store returns the store, for reading calls and the journal.

@@ -239,11 +239,7 @@ func waitingFor(b *batch, waiting []*waiter) []*waiter {
 
 // decide works off a batch.
 func (l *Ledger) decide(ctx context.Context, b *batch, waiting []*waiter, sweeping bool) error {
-	expires := !l.config.LeaveDue
-	if sweeping {
-		expires = b.sweep(l.sweepFor) && expires
-	}
-	if expires {
+	if !l.config.LeaveDue && (!sweeping || b.sweep(l.sweepFor)) {
 		if err := b.expireDue(); err != nil {
 			return err
 		}
@@ -271,6 +267,9 @@ func (l *Ledger) transacted(b *batch, waiting []*waiter, err error) error {
 	defer l.mu.Unlock()
 	l.status = Status{Err: err, SuspendedUntil: l.clock.suspendedUntil}
 	l.seen, l.seenAt = l.clock.lastNow, l.clock.lastElapsed
+	if b != nil {
+		l.sweeps = b.rows.Sweep.Sweeper == l.writer && b.rows.Now.Before(b.rows.Sweep.Until)
+	}
 	return err
 }
 

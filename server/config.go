@@ -1,16 +1,19 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"regent/ledger"
+	"regent/ledger/sqldb"
 )
 
 // Config configures a [Server].
@@ -22,8 +25,11 @@ type Config struct {
 	Data string
 	// Catalogue is the catalogue's file. Empty is the demo's, which is built in.
 	Catalogue string
-	// DatabaseURL chooses the store: empty is SQLite in the data folder, "memory:" keeps nothing.
+	// DatabaseURL chooses the store: empty is SQLite in the data folder, "memory:" keeps nothing, postgres://… is a PostgreSQL or
+	// CockroachDB server, which any number of gateways share.
 	DatabaseURL string
+	// Isolation is "serializable" for PostgreSQL at SERIALIZABLE. Empty is READ COMMITTED, where locks in one order do the same.
+	Isolation string
 	// Store keeps the ledger in place of what DatabaseURL names; Run closes it. Optional.
 	Store ledger.Store
 	// QueueMax bounds the calls that wait for the ledger. Defaults to the ledger's own bound.
@@ -54,6 +60,7 @@ func FromEnv(env func(string) (string, bool)) (Config, error) {
 	}{
 		{"REGENT_ADDR", &config.Addr}, {"REGENT_DATA", &config.Data},
 		{"REGENT_CONFIG", &config.Catalogue}, {"REGENT_DATABASE_URL", &config.DatabaseURL},
+		{"REGENT_DATABASE_ISOLATION", &config.Isolation},
 	} {
 		*variable.to, _ = env(variable.name)
 	}
@@ -107,11 +114,26 @@ func (c *Config) complete() error {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.DatabaseURL != "" && c.DatabaseURL != memoryURL {
-		scheme, _, _ := strings.Cut(c.DatabaseURL, ":") // a URL may hold a password: only its scheme is shown
-		return fmt.Errorf("REGENT_DATABASE_URL: %q databases are not supported yet; leave it empty for SQLite in the data folder", scheme)
+	if c.DatabaseURL == memoryURL {
+		return nil
 	}
-	return nil
+	_, err := c.Database()
+	return err
+}
+
+// Database is where the ledger is kept. The clock of a server is its own, that of a file is the process's.
+func (c *Config) Database() (sqldb.Config, error) {
+	scheme, _, _ := strings.Cut(c.DatabaseURL, ":") // a URL may hold a password: only its scheme is shown
+	switch {
+	case c.Isolation != "" && c.Isolation != "serializable":
+		return sqldb.Config{}, fmt.Errorf("REGENT_DATABASE_ISOLATION=%q: want serializable, or nothing for READ COMMITTED", c.Isolation)
+	case c.DatabaseURL == "":
+		return sqldb.Config{Path: filepath.Join(cmp.Or(c.Data, DefaultData), "regent.db"), Now: c.Now}, nil
+	case scheme != "postgres" && scheme != "postgresql":
+		return sqldb.Config{}, fmt.Errorf("REGENT_DATABASE_URL: %q is no kind of database that Regent knows: want postgres://USER:PASSWORD@HOST:PORT/DATABASE "+
+			"for PostgreSQL or CockroachDB, memory: for none, or nothing for SQLite in the data folder", scheme)
+	}
+	return sqldb.Config{URL: c.DatabaseURL, Serializable: c.Isolation != ""}, nil
 }
 
 // DefaultData is the data folder where none is named.

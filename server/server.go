@@ -129,15 +129,25 @@ func (s *Server) openStore() (ledger.Store, error) {
 	case s.config.DatabaseURL == memoryURL:
 		return memory.Open(memory.Config{Now: s.config.Now, Accounts: memory.AccountsMax})
 	}
-	path := filepath.Join(s.config.Data, "regent.db")
-	if err := makePrivate(path); err != nil {
-		return nil, err
-	}
-	store, err := sqldb.Open(context.Background(), sqldb.Config{Path: path, Now: s.config.Now})
+	database, err := s.config.Database()
 	if err != nil {
 		return nil, err
 	}
-	return store, nil
+	if database.Path != "" {
+		if err := makePrivate(database.Path); err != nil {
+			return nil, err
+		}
+	}
+	return OpenDatabase(context.Background(), database)
+}
+
+// OpenDatabase opens the database of a [Config]. An error says by which variable it was named.
+func OpenDatabase(ctx context.Context, database sqldb.Config) (*sqldb.Store, error) {
+	store, err := sqldb.Open(ctx, database)
+	if err != nil && database.URL != "" {
+		err = fmt.Errorf("REGENT_DATABASE_URL: %w", err)
+	}
+	return store, err
 }
 
 // makePrivate makes a file that nobody else can read, if there is none: it says who called what, and when.
@@ -351,7 +361,9 @@ func (s *Server) ship(ctx context.Context, sink catalog.Sink) (err error) {
 		out = file
 	}
 	s.health.set(component, nil)
-	shipper := decisions.Shipper{Store: s.ledger.Store(), Name: sink.Name, Sink: out, Labels: s.labels}
+	shipper := decisions.Shipper{
+		Store: s.ledger.Store(), Name: sink.Name, Sink: out, Labels: s.labels, Own: s.ledger.Writer(), Leads: s.ledger.Sweeps, Now: s.config.Now,
+	}
 	return shipper.Run(ctx)
 }
 

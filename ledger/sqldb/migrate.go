@@ -23,7 +23,20 @@ var ErrVersion = errors.New("the database's tables are of another version")
 // Version is where a database's tables are.
 type Version struct {
 	// Database is what they are at, Program the newest that this program knows.
-	Database, Program int64
+	Database int64 `json:"database"`
+	Program  int64 `json:"program"`
+}
+
+// Check returns [ErrVersion] for tables that this program cannot serve. It serves its own version and the next: a migration adds first
+// what the one after it takes away, so that replicas of both versions run beside each other while they are replaced.
+func (v Version) Check() error {
+	switch {
+	case v.Database < v.Program:
+		return fmt.Errorf("%w: they are at %d, this program needs %d; run \"regent migrate\"", ErrVersion, v.Database, v.Program)
+	case v.Database > v.Program+1:
+		return fmt.Errorf("%w: they are at %d, this program serves %d and %d; run a newer one", ErrVersion, v.Database, v.Program, v.Program+1)
+	}
+	return nil
 }
 
 // Migrate brings the tables of a database up to date, one process at a time: the others wait. It returns what they were at and are at.
@@ -33,7 +46,7 @@ func Migrate(ctx context.Context, config Config) (before, after Version, err err
 			return err
 		}
 		if before.Database > before.Program {
-			return s.serves(before)
+			return before.Check()
 		}
 		if err := s.migrate(ctx, db); err != nil {
 			return err
@@ -61,24 +74,13 @@ func withDatabase(ctx context.Context, config Config, do func(*Store, *sql.DB) e
 	return errors.Join(do(s, db), s.Close())
 }
 
-// checkVersion refuses tables that this program cannot serve. It serves its own version and the next: a migration adds first what the
-// one after it takes away, so that replicas of both versions run beside each other while they are replaced.
+// checkVersion refuses tables that this program cannot serve.
 func (s *Store) checkVersion(ctx context.Context, db *sql.DB) error {
 	version, err := s.version(ctx, db)
 	if err != nil {
 		return err
 	}
-	return s.serves(version)
-}
-
-func (s *Store) serves(version Version) error {
-	switch {
-	case version.Database < version.Program:
-		return fmt.Errorf("%w: they are at %d, this program needs %d; run \"regent migrate\"", ErrVersion, version.Database, version.Program)
-	case version.Database > version.Program+1:
-		return fmt.Errorf("%w: they are at %d, this program serves %d and %d; run a newer one", ErrVersion, version.Database, version.Program, version.Program+1)
-	}
-	return nil
+	return version.Check()
 }
 
 func (s *Store) version(ctx context.Context, db *sql.DB) (version Version, err error) {

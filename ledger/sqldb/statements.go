@@ -124,7 +124,7 @@ const (
 	writeStanding  = `INSERT INTO ledger_standing (account, hold) VALUES [(?, ?)] ON CONFLICT (account, hold) DO NOTHING`
 	deleteStanding = `DELETE FROM ledger_standing WHERE (account, hold) IN (VALUES [(CAST(? AS TEXT), CAST(? AS {bytes}))])`
 
-	readLast      = `SELECT coalesce(max(number), 0) FROM ledger_record WHERE writer = ?`
+	readLast = `SELECT coalesce(max(number), 0) FROM ledger_record WHERE writer = ?`
 	// One seek for each stream, and not a look at every record.
 	readStreams = `WITH RECURSIVE w (writer) AS (SELECT f.writer FROM (SELECT writer FROM ledger_record ORDER BY writer LIMIT 1) f
 		UNION ALL SELECT (SELECT r.writer FROM ledger_record r WHERE r.writer > w.writer ORDER BY r.writer LIMIT 1)
@@ -141,8 +141,8 @@ const (
 	writeAmendments  = `INSERT INTO ledger_amendment (id, digest) VALUES [(?, ?)]`
 	deleteAmendments = `DELETE FROM ledger_amendment WHERE id IN ([?])`
 
-	readSinks   = `SELECT DISTINCT sink FROM ledger_cursor ORDER BY sink`
-	readCursor  = `SELECT number FROM ledger_cursor WHERE sink = ? AND writer = ?`
+	readSinks  = `SELECT DISTINCT sink FROM ledger_cursor ORDER BY sink`
+	readCursor = `SELECT number FROM ledger_cursor WHERE sink = ? AND writer = ?`
 	// A cursor that stands where it is to go was moved by the same before, in a transaction of which nobody knew the end.
 	writeCursor = `INSERT INTO ledger_cursor (sink, writer, number) VALUES (?, ?, ?) ON CONFLICT (sink, writer)
 		DO UPDATE SET number = excluded.number WHERE ledger_cursor.number = ? OR ledger_cursor.number = ? RETURNING number`

@@ -30,6 +30,7 @@ type cli struct {
 	Serve     serveCmd     `cmd:"" default:"1" help:"Run the gateway."`
 	Decisions decisionsCmd `cmd:"" help:"Read the decision log."`
 	Ledger    ledgerCmd    `cmd:"" help:"Read the ledger, verify it, and do to it what persons do."`
+	Migrate   migrateCmd   `cmd:"" help:"Bring the tables of the database up to date, or tell where they are."`
 	Prices    pricesCmd    `cmd:"" help:"Show the published prices that a source of the catalogue can name."`
 }
 
@@ -79,7 +80,7 @@ func exitCode(stderr io.Writer, err error) int {
 
 // complain writes an error as one line.
 func complain(stderr io.Writer, err error, code int) int {
-	_, _ = fmt.Fprintln(stderr, "regent:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	_, _ = fmt.Fprintln(stderr, "regent:", strings.ReplaceAll(strings.ReplaceAll(err.Error(), "\t", ""), "\n", "; "))
 	return code
 }
 

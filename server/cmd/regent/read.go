@@ -1,13 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/google/uuid"
@@ -138,7 +136,7 @@ func (c showCmd) Run(ctx context.Context, e *environment) error {
 	})
 }
 
-// withStore opens the database of the data folder for looking only; the gateway may run on it.
+// withStore opens the gateway's database for looking only; the gateway may run on it.
 func (e *environment) withStore(ctx context.Context, look func(ledger.Store) error) (err error) {
 	store, err := e.open(ctx, true)
 	if err != nil {
@@ -148,7 +146,7 @@ func (e *environment) withStore(ctx context.Context, look func(ledger.Store) err
 	return look(store)
 }
 
-// withLedger opens a ledger of this process's own on the database of the data folder, with a stream of its own in the journal. The
+// withLedger opens a ledger of this process's own on the gateway's database, with a stream of its own in the journal. The
 // gateway may run on it: what is due is left to it.
 func (e *environment) withLedger(ctx context.Context, do func(*ledger.Ledger) error) (err error) {
 	store, err := e.open(ctx, false)
@@ -163,17 +161,29 @@ func (e *environment) withLedger(ctx context.Context, do func(*ledger.Ledger) er
 	return do(l)
 }
 
-// open opens the database of the data folder, which has to be there.
+// open opens the gateway's database, which has to be there.
 func (e *environment) open(ctx context.Context, readOnly bool) (ledger.Store, error) {
-	config, err := server.FromEnv(e.env)
+	database, err := e.database()
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(cmp.Or(config.Data, server.DefaultData), "regent.db")
-	if _, err := os.Stat(path); err != nil {
-		return nil, fmt.Errorf("no database: %w (REGENT_DATA names its folder; the gateway makes it when it runs)", err)
+	if database.Path != "" {
+		if _, err := os.Stat(database.Path); err != nil {
+			return nil, fmt.Errorf("no database: %w (REGENT_DATA names its folder; the gateway makes it when it runs)", err)
+		}
 	}
-	return sqldb.Open(ctx, sqldb.Config{Path: path, ReadOnly: readOnly, Now: e.now})
+	database.ReadOnly = readOnly
+	return server.OpenDatabase(ctx, database)
+}
+
+// database is where the gateway keeps its ledger.
+func (e *environment) database() (sqldb.Config, error) {
+	config, err := server.FromEnv(e.env)
+	if err != nil {
+		return sqldb.Config{}, err
+	}
+	config.Now = e.now
+	return config.Database()
 }
 
 // catalogue reads the catalogue that the gateway reads, for its limits.
