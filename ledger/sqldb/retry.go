@@ -49,30 +49,42 @@ func (s *Store) Counters() Counters {
 	}
 }
 
+// absence is how long a server has not been reached, by whoever tried: what waits for one that is away fails fast after the first has
+// waited.
+type absence struct{ since atomic.Int64 } // nanoseconds of the system's clock; 0 if it is there
+
+func (a *absence) found() { a.since.Store(0) }
+
+// longer notes that the server was not reached, and says whether that has been so for longer than a span.
+func (a *absence) longer(span time.Duration) bool {
+	now := time.Now().UnixNano()
+	return !a.since.CompareAndSwap(0, now) && now-a.since.Load() > int64(span)
+}
+
 // inTx runs fn in a transaction, again from the start whenever the server has not clearly taken or refused it, until ctx ends. There is
 // no savepoint and no guess: each attempt is a transaction of its own, and what fn does bears names under which it is done once.
 func (s *Store) inTx(ctx context.Context, access access, fn func(session) error) error {
-	lostSince, unsure := time.Time{}, false
+	unsure := false
 	for attempt := 0; ; attempt++ {
 		s.counters.transactions.Add(1)
 		err := s.database.inTx(ctx, access, fn)
 		var failure *failure
 		if !errors.As(err, &failure) {
+			s.lost.found()
 			return err // none, or fn's own, or the driver's of a file
 		}
 		v := failure.classify()
 		unsure = unsure || v == unknown
+		if v != lost {
+			s.lost.found()
+		}
 		switch {
 		case v == refused, v == conflict && isDuplicate(err) && attempt >= refusalsMax:
 			if unsure { // this attempt was not committed, but one before it may have been
 				err = fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
 			}
 			return err
-		case v != lost:
-			lostSince = time.Time{}
-		case lostSince.IsZero():
-			lostSince = time.Now()
-		case time.Since(lostSince) > s.patience:
+		case v == lost && s.lost.longer(s.patience):
 			return fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
 		}
 		s.counters.count(v)

@@ -15,28 +15,29 @@ import (
 // server is a PostgreSQL or CockroachDB, through database/sql, so that a host's own pool will do. A transaction goes around
 // database/sql: its statements are sent in pipelines, which that cannot.
 type server struct {
-	db      *sql.DB
-	dialect dialect
-	owned   bool // the pool is ours to close
+	// writer and readers are the same pool if it is a host's.
+	writer, readers *sql.DB
+	dialect         dialect
+	owned           bool // the pools are ours to close
 }
 
 func (s *server) close() error {
 	if !s.owned {
 		return nil
 	}
-	return s.db.Close()
+	return errors.Join(s.writer.Close(), s.readers.Close())
 }
 
 func (s *server) inTx(ctx context.Context, access access, fn func(session) error) error {
-	connection, err := s.db.Conn(ctx)
+	pool, begin := s.readers, s.dialect.read
+	if access == writing {
+		pool, begin = s.writer, s.dialect.write
+	}
+	connection, err := pool.Conn(ctx)
 	if err != nil {
 		return &failure{err: err}
 	}
 	defer func() { _ = connection.Close() }() // which gives it back to the pool
-	begin := s.dialect.read
-	if access == writing {
-		begin = s.dialect.write
-	}
 	var failed error
 	err = connection.Raw(func(raw any) error {
 		own, ok := raw.(*stdlib.Conn)

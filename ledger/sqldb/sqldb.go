@@ -9,6 +9,7 @@
 package sqldb
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -36,14 +37,16 @@ type Config struct {
 	ReadOnly bool
 	// Serializable runs PostgreSQL at SERIALIZABLE instead of READ COMMITTED, where locks in one order do the same for less.
 	Serializable bool
-	// Connections bounds the pool that URL opens. Defaults to 8: one writes, and some read.
+	// Connections bounds those of the pool that URL opens which read. Defaults to 6. Two more write, and never wait for them.
 	Connections int
 	// Now replaces the database's clock, for tests. SQLite has none that is fine enough: there it defaults to time.Now.
 	Now func() time.Time
 }
 
 const (
-	connectionsDefault = 8
+	connectionsDefault = 6
+	// writersMax is for the ledger's one writer, and for the cursors of sinks.
+	writersMax = 2
 	// patience is how long a server is looked for that cannot be reached: a restart or a failover mostly takes no longer, and
 	// whoever waits for an answer would not wait much longer, either.
 	patience = 2 * time.Second
@@ -58,6 +61,7 @@ type Store struct {
 	dialect  dialect
 	now      func() time.Time // nil for the database's own clock
 	patience time.Duration
+	lost     absence
 	counters counters
 }
 
@@ -128,47 +132,48 @@ func (s *Store) connect(ctx context.Context, config Config) (*sql.DB, error) {
 		}
 		return opened.writer.db, nil
 	}
-	server := &server{db: config.DB}
+	server := &server{writer: config.DB, readers: config.DB}
 	if config.DB == nil {
-		db, err := openServer(config)
-		if err != nil {
+		var err error
+		if server.writer, server.readers, err = openServer(config); err != nil {
 			return nil, err
 		}
-		server.db, server.owned = db, true
+		server.owned = true
 	}
 	s.database = server
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	var err error
-	if s.dialect, err = dialectOf(ctx, server.db); err != nil {
+	if s.dialect, err = dialectOf(ctx, server.writer); err != nil {
 		return nil, errors.Join(fmt.Errorf("sqldb: open the database: %w", err), s.Close())
 	}
-	return server.db, nil
+	return server.writer, nil
 }
 
 // idleInTransaction is when a server ends a transaction of a process that it hears nothing of, in milliseconds: twice a ledger
 // transaction's own time-out. It holds locks that others wait for.
 const idleInTransaction = "20000"
 
-// openServer opens a pool. Nothing is sent yet.
-func openServer(config Config) (*sql.DB, error) {
+// openServer opens pools. Nothing is sent yet.
+func openServer(config Config) (writer, readers *sql.DB, err error) {
 	parsed, err := pgx.ParseConfig(config.URL)
 	if err != nil { // it would repeat what it could not read, and with it a password
-		return nil, errors.New("sqldb: the database's URL cannot be read: want postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+		return nil, nil, errors.New("sqldb: the database's URL cannot be read: want postgres://USER:PASSWORD@HOST:PORT/DATABASE")
 	}
 	if parsed.RuntimeParams["application_name"] == "" {
 		parsed.RuntimeParams["application_name"] = "regent"
 	}
 	parsed.RuntimeParams["idle_in_transaction_session_timeout"] = idleInTransaction
-	// A connection that has died is found by the first exchange, which is done again: a ping before each would cost a round trip.
-	db := stdlib.OpenDB(*parsed, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
-	connections := config.Connections
-	if connections == 0 {
-		connections = connectionsDefault
-	}
-	db.SetMaxOpenConns(connections)
-	db.SetMaxIdleConns(connections)
-	return db, nil
+	return openConnections(parsed, writersMax), openConnections(parsed, cmp.Or(config.Connections, connectionsDefault)), nil
+}
+
+// openConnections opens one pool. A connection that has died is found by the first exchange, which is done again: a ping before each
+// would cost a round trip.
+func openConnections(config *pgx.ConnConfig, most int) *sql.DB {
+	db := stdlib.OpenDB(*config, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
+	db.SetMaxOpenConns(most)
+	db.SetMaxIdleConns(most)
+	return db
 }
 
 // Update runs decide in one transaction, in which rows are locked as they are read.

@@ -45,8 +45,8 @@ type textKey struct {
 	rows      [listsMax]int
 }
 
-// read is a statement that finds rows. Its lists are filled up to a power of two by repetition, which changes nothing and keeps the
-// number of texts that a database has to prepare small; an empty one gets NULLs.
+// read is a statement that finds rows. Its lists are filled up to a power of four by repetition, which changes nothing and keeps the
+// number of texts that a database has to prepare small: some have two lists. An empty one gets NULLs.
 func (s *source) read(row func(scan) error, statement string, args ...any) query {
 	for i, arg := range args {
 		if l, isList := arg.(list); isList {
@@ -86,8 +86,12 @@ func (l list) filled(width int) list {
 	if len(l) == 0 {
 		return list{make([]any, width)}
 	}
-	filled := l
-	for n := 1 << bits.Len(uint(len(l)-1)); len(filled) < n; {
+	n := 1
+	for n < len(l) {
+		n *= 4
+	}
+	filled := append(make(list, 0, n), l...)
+	for len(filled) < n {
 		filled = append(filled, l[len(l)-1])
 	}
 	return filled
