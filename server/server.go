@@ -166,6 +166,9 @@ const lateRefund = 24 * time.Hour
 // wire makes the rest of what is opened.
 func (s *Server) wire(providers engine.Resolver) (err error) {
 	s.metrics = metrics.New(inference.Code, s.ledger.Status)
+	if database, is := s.ledger.Store().(*sqldb.Store); is {
+		s.metrics.CountDatabase(database.Counters)
+	}
 	s.router, err = engine.New(engine.Config{
 		Policy: s.policy, Ledger: s.ledger, Resolver: providers, HoldTTL: s.config.HoldTTL, Meter: s.metrics, Now: s.config.Now,
 		Labels: s.labels, Log: s.config.Log,

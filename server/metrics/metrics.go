@@ -16,6 +16,7 @@ import (
 	"regent/engine"
 	"regent/engine/policy"
 	"regent/ledger"
+	"regent/ledger/sqldb"
 )
 
 // Metrics are one gateway's.
@@ -77,6 +78,24 @@ func New(code func(error) string, status func() ledger.Status) *Metrics {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
+}
+
+// CountDatabase adds what happened to the transactions of the ledger's database.
+func (m *Metrics) CountDatabase(read func() sqldb.Counters) {
+	counter := func(name, help string, labels prometheus.Labels, of func(sqldb.Counters) int64) {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(of(read())) }))
+	}
+	counter("regent_database_transactions_total", "Transactions that were begun at the database, repeated ones among them.", nil,
+		func(c sqldb.Counters) int64 { return c.Transactions })
+	for cause, of := range map[string]func(sqldb.Counters) int64{
+		"conflict": func(c sqldb.Counters) int64 { return c.Conflicts },
+		"unknown":  func(c sqldb.Counters) int64 { return c.Unknown },
+		"lost":     func(c sqldb.Counters) int64 { return c.Lost },
+	} {
+		counter("regent_database_retries_total", "Transactions that were done again: another was in the way, nobody knew whether it was "+
+			"committed, or the connection was lost.", prometheus.Labels{"cause": cause}, of)
+	}
 }
 
 // Handler serves what was counted.

@@ -11,6 +11,7 @@ import (
 	"regent/engine"
 	"regent/engine/policy"
 	"regent/ledger"
+	"regent/ledger/sqldb"
 )
 
 // What the engine tells is counted once, under the words that it was told with.
@@ -57,6 +58,28 @@ regent_renewals_failed_total 1
 `
 	err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "regent_attempts_total", "regent_calls_total", "regent_errors_total",
 		"regent_denials_total", "regent_holds_live", "regent_ledger_queue_length", "regent_renewals_failed_total")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A database's counters are read when they are asked for.
+func TestCountsOfADatabase(t *testing.T) {
+	m := New(func(err error) string { return err.Error() }, func() ledger.Status { return ledger.Status{} })
+	counters := sqldb.Counters{Transactions: 1}
+	m.CountDatabase(func() sqldb.Counters { return counters })
+	counters = sqldb.Counters{Transactions: 10, Conflicts: 3, Unknown: 2, Lost: 1}
+	want := `
+# HELP regent_database_retries_total Transactions that were done again: another was in the way, nobody knew whether it was committed, or the connection was lost.
+# TYPE regent_database_retries_total counter
+regent_database_retries_total{cause="conflict"} 3
+regent_database_retries_total{cause="lost"} 1
+regent_database_retries_total{cause="unknown"} 2
+# HELP regent_database_transactions_total Transactions that were begun at the database, repeated ones among them.
+# TYPE regent_database_transactions_total counter
+regent_database_transactions_total 10
+`
+	err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "regent_database_retries_total", "regent_database_transactions_total")
 	if err != nil {
 		t.Error(err)
 	}
