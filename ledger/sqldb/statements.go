@@ -38,6 +38,8 @@ const (
 		ON CONFLICT (account) DO UPDATE SET used = excluded.used, held = excluded.held, refunds = excluded.refunds,
 		refunded = excluded.refunded, floor = excluded.floor, touched_at = excluded.touched_at, charged_at = excluded.charged_at,
 		month_zone = excluded.month_zone, month_ends = excluded.month_ends, openings = excluded.openings`
+	deleteUntouched = `DELETE FROM ledger_account WHERE account IN
+		(SELECT t.account FROM ledger_account t WHERE t.touched_at = 0 ORDER BY t.account LIMIT ? {skip})`
 	pageAccounts = `SELECT account FROM ledger_account WHERE account > ? AND touched_at > 0 ORDER BY account LIMIT ?`
 
 	// totalAt is what account v.column1 had used in all at a moment.
@@ -73,8 +75,9 @@ const (
 	lockRates   = `) ORDER BY t.key {lock}`
 	writeRates  = `INSERT INTO ledger_rate (key, ` + rateColumns + `) VALUES [(?, ?, ?, ?)]
 		ON CONFLICT (key) DO UPDATE SET opened_at = excluded.opened_at, closes_at = excluded.closes_at, count = excluded.count`
-	// What is closed says nothing any more.
-	deleteRates = `DELETE FROM ledger_rate WHERE key IN (SELECT r.key FROM ledger_rate r WHERE r.closes_at <= {now} ORDER BY r.closes_at LIMIT ?)`
+	// What is closed says nothing any more. What somebody waits for stays.
+	deleteRates = `DELETE FROM ledger_rate WHERE key IN
+		(SELECT t.key FROM ledger_rate t WHERE t.closes_at <= {now} ORDER BY t.closes_at LIMIT ? {skip})`
 
 	circuitColumns = `failures, retry_at, probe, probe_until`
 	makeCircuits   = `INSERT INTO ledger_circuit (key, failures) VALUES [(?, 0)] ON CONFLICT (key) DO NOTHING`
