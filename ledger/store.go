@@ -101,8 +101,8 @@ type Keys struct {
 	Refunds []Span
 	// Amendments names what persons did to the books.
 	Amendments []uuid.UUID
-	// Oldest asks for the first records of a stream.
-	Oldest Prefix
+	// Page asks for records of a stream.
+	Page Page
 	// Stream asks for the last number of this writer's records.
 	Stream uuid.UUID
 }
@@ -113,9 +113,10 @@ type Edge struct {
 	Length  time.Duration
 }
 
-// Prefix is the first records of a stream. The zero value asks for none.
-type Prefix struct {
+// Page is the first records of a stream after a number. The zero value asks for none.
+type Page struct {
 	Writer uuid.UUID
+	After  int64
 	Limit  int
 }
 
@@ -168,8 +169,8 @@ type Rows struct {
 	// Refunds hold the sums that are above 0.
 	Refunds    map[Span]int64
 	Amendments map[uuid.UUID]AmendmentRow
-	// Oldest holds the first records of the stream asked for, in order.
-	Oldest []Record
+	// Page holds the records asked for, in order.
+	Page []Record
 	// Last is the last number of the stream asked for.
 	Last int64
 }

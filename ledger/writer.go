@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -138,8 +139,7 @@ func (l *Ledger) do(ctx context.Context, lane lane, op operation) error {
 	return w.err
 }
 
-// write is the ledger's one writer: it works off what waits until the queue is closed and empty, and sweeps when nothing
-// else touches the ledger.
+// write is the ledger's one writer: it works off what waits until the queue is closed and empty, and sweeps from time to time.
 func (l *Ledger) write() {
 	defer close(l.done)
 	sweep := time.NewTicker(l.config.SweepEvery)
@@ -155,10 +155,10 @@ func (l *Ledger) write() {
 		if closed {
 			return
 		}
-		switch {
-		case len(waiting) > 0:
+		if len(waiting) > 0 {
 			l.commit(waiting)
-		case sweeping:
+		}
+		if sweeping {
 			_ = l.transact(nil, true) // Status tells of it
 		}
 	}
@@ -201,22 +201,26 @@ func (l *Ledger) transact(waiting []*waiter, sweeping bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timeout)
 	defer cancel()
 	var b *batch
-	var written int64 // the number of the last record that the transaction before this one would have written
+	var written *Record // the last one that the transaction before this one would have written
 	err := l.store.Update(ctx, func(tx Tx) (err error) {
 		l.unsure.mark(waitingFor(b, waiting))
 		before := b
 		if b, err = l.begin(ctx, tx, waiting, sweeping); err != nil {
 			return err
 		}
-		if written > 0 && b.rows.Last >= written {
-			b = before // it was committed after all: its answers stand
+		committed, err := b.has(ctx, written)
+		if err != nil {
+			return err
+		}
+		if committed {
+			b = before // its answers stand
 			return nil
 		}
 		if err := l.decide(ctx, b, waiting, sweeping); err != nil || b.changes.Empty() {
 			return err
 		}
-		if len(b.changes.Records) > 0 {
-			written = b.rows.Last
+		if n := len(b.changes.Records); n > 0 {
+			written = &b.changes.Records[n-1]
 		}
 		return tx.Save(ctx, &b.changes)
 	})
@@ -227,6 +231,23 @@ func (l *Ledger) transact(waiting []*waiter, sweeping bool) error {
 		}
 	}
 	return err
+}
+
+// has says whether a record of this process's was committed. Another may stand under its number, of a transaction before that came to
+// be committed after all.
+func (b *batch) has(ctx context.Context, written *Record) (bool, error) {
+	if written == nil || b.rows.Last < written.Number {
+		return false, nil
+	}
+	rows, err := b.tx.Load(ctx, Keys{Page: Page{Writer: b.writer, After: written.Number - 1, Limit: 1}})
+	if err != nil {
+		return false, err
+	}
+	if len(rows.Page) == 0 {
+		return false, nil
+	}
+	found := rows.Page[0]
+	return found.At.Equal(written.At) && found.Kind == written.Kind && found.Call == written.Call && bytes.Equal(found.Body, written.Body), nil
 }
 
 // waitingFor are the operations of a transaction that was begun: none before the first.

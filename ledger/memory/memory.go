@@ -145,8 +145,8 @@ func (s *Store) load(keys ledger.Keys, now time.Time) *ledger.Rows {
 			put(&rows.Amendments, id, row)
 		}
 	}
-	if keys.Oldest.Limit > 0 {
-		rows.Oldest = s.page(keys.Oldest.Writer, 0, keys.Oldest.Limit)
+	if keys.Page.Limit > 0 {
+		rows.Page = s.page(keys.Page.Writer, keys.Page.After, keys.Page.Limit)
 	}
 	if keys.Due {
 		s.loadDue(rows)

@@ -104,7 +104,7 @@ func (l *load) queries() (queries []query) {
 	add(len(k.Refunds) > 0, l.readRefunds)
 	add(len(k.Standing) > 0, l.readStanding)
 	add(len(k.Amendments) > 0, l.readAmendments)
-	add(k.Oldest.Limit > 0, l.readOldest)
+	add(k.Page.Limit > 0, l.readPage)
 	return queries
 }
 
@@ -367,8 +367,8 @@ func (l *load) readAmendments() []query {
 	}, readAmendments, ids(l.keys.Amendments)))
 }
 
-func (l *load) readOldest() []query {
-	return one(l.read(record(&l.rows.Oldest), readRecords, l.keys.Oldest.Writer[:], 0, l.keys.Oldest.Limit))
+func (l *load) readPage() []query {
+	return one(l.read(record(&l.rows.Page), readRecords, l.keys.Page.Writer[:], l.keys.Page.After, l.keys.Page.Limit))
 }
 
 // errGone is a row that went between its making and its locking: it is made again in another transaction.
