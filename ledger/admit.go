@@ -28,7 +28,9 @@ func (op *admit) keys(keys *Keys) {
 	}
 	if op.Replaces != nil {
 		keys.Holds = append(keys.Holds, op.Replaces.Hold)
+		keys.Ends = append(keys.Ends, op.Replaces.Hold)
 	}
+	op.gateKeys(keys)
 }
 
 func (op *admit) decide(ctx context.Context, b *batch) error {
@@ -51,6 +53,9 @@ func (op *admit) decide(ctx context.Context, b *batch) error {
 		at = b.dated(at, replaced.Accounts)
 	}
 	if err := op.checkLimits(ctx, b, at, replaced); err != nil {
+		return err
+	}
+	if err := op.checkGates(b, replaced); err != nil {
 		return err
 	}
 	if replaced != nil {
@@ -305,7 +310,7 @@ func (op *admit) apply(b *batch, at time.Time) error {
 	}
 	for _, claim := range op.Claims {
 		row := b.rows.Accounts[claim.Account]
-		if reserved := op.Reserve.Of(claim.Account.Unit); reserved != nil {
+		if reserved := op.Reserve.Of(claim.Account.Unit); reserved != nil && !op.Unheld {
 			row.Held += *reserved
 		}
 		row.open(claim.Limits, at)
@@ -327,6 +332,7 @@ func (op *admit) apply(b *batch, at time.Time) error {
 	if op.Price != nil {
 		b.changes.Prices[op.Price.ID()] = *op.Price
 	}
+	op.pass(b, &hold)
 	b.setHold(hold)
 	op.answer(b, hold)
 	return nil

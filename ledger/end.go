@@ -41,7 +41,10 @@ type end struct {
 	charge      Charge
 }
 
-func (op *end) keys(keys *Keys) { keys.Holds = append(keys.Holds, op.Hold) }
+func (op *end) keys(keys *Keys) {
+	keys.Holds = append(keys.Holds, op.Hold)
+	keys.Ends = append(keys.Ends, op.Hold)
+}
 
 func (op *end) decide(ctx context.Context, b *batch) error {
 	op.charge = Charge{}
@@ -132,7 +135,9 @@ func (e *Ending) digest(consumption *Consumption) [32]byte {
 		Outcome     Outcome
 		State       State
 		Consumption *Consumption
-	}{e.Outcome, e.State, consumption})
+		Health      Health `json:",omitempty"` // as if there were none, as in digests that were stored when there was none
+		Unused      bool   `json:",omitempty"`
+	}{e.Outcome, e.State, consumption, e.Health, e.Unused})
 	return sha256.Sum256(text)
 }
 
