@@ -100,6 +100,19 @@ func ended(outcome Outcome) (ledger.Outcome, ledger.State) {
 	return recorded, ledger.Failed
 }
 
+// health is what an attempt's end says of its candidate. A rate limit cools it down by itself, and what the caller or this program did
+// says nothing of it.
+func health(outcome Outcome) ledger.Health {
+	var failure *adapters.Failure
+	switch {
+	case outcome.Err == nil:
+		return ledger.Healthy
+	case errors.As(outcome.Err, &failure) && failure.Elsewhere() && failure.Reason != adapters.RateLimited:
+		return ledger.Failing
+	}
+	return ledger.Neutral
+}
+
 const (
 	settleRetry    = 20 * time.Millisecond // the first pause: longer than a transaction
 	settleRetryMax = 5 * time.Second       // the longest: a store that comes back is found soon

@@ -61,6 +61,28 @@ func (e *LimitError) Error() string {
 		FormatAmount(e.Account.Unit, e.Limit), FormatAmount(e.Account.Unit, e.Used), FormatAmount(e.Account.Unit, e.Held))
 }
 
+// RateError is the denial of an admission by a rate.
+type RateError struct {
+	Rate
+	// RetryAfter is the time after which the rate's window closes. It has no meaning if Structural.
+	RetryAfter time.Duration
+	// Structural says that waiting does not help: nothing may ever begin.
+	Structural bool
+}
+
+func (e *RateError) Error() string {
+	return fmt.Sprintf("rate of %q reached: %d within %v", e.Key, e.Max, e.Window)
+}
+
+// CircuitError is the denial of an admission by an open circuit.
+type CircuitError struct {
+	Key string
+	// RetryAfter is the least time after which an admission would pass if nothing else happened: a probe that is out is not heard of.
+	RetryAfter time.Duration
+}
+
+func (e *CircuitError) Error() string { return fmt.Sprintf("the circuit of %q is open", e.Key) }
+
 // DuplicateError is returned for a call whose idempotency key belongs to another call of the same owner that runs or has
 // succeeded.
 type DuplicateError struct {

@@ -77,7 +77,9 @@ type Keys struct {
 	Accounts []Account
 	Holds    []uuid.UUID
 	// Ends names holds that are about to end: with each come the rows that its end changes, its accounts, call, rates and circuit.
-	Ends     []uuid.UUID
+	Ends []uuid.UUID
+	// Failing names those of Ends whose circuits will count a failure.
+	Failing  []uuid.UUID
 	Calls    []uuid.UUID
 	Rates    []string
 	Circuits []string
@@ -150,7 +152,9 @@ type Rows struct {
 	Calls    map[uuid.UUID]Call
 	Rates    map[string]RateRow
 	Circuits map[string]CircuitRow
-	Sweep    SweepRow
+	// CircuitsFull says that the store has no room for another circuit: it keeps as many as it may, and all of them are open.
+	CircuitsFull bool
+	Sweep        SweepRow
 	// Idempotency holds the ids of the calls that have the keys asked for; the rows are in Calls.
 	Idempotency map[IdempotencyKey]uuid.UUID
 	// Due holds the ids of the due holds, by deadline and id; the rows are in Holds.
@@ -232,7 +236,7 @@ type RateRow struct {
 type CircuitRow struct {
 	// Failures counts those without a success between.
 	Failures int64
-	// RetryAt is when an open circuit lets a probe through; zero while it is closed.
+	// RetryAt is when an open circuit lets a probe through, if it hears nothing of the one that is out; zero while it is closed.
 	RetryAt time.Time
 	// Probe is the hold of the probe that is out, until ProbeUntil; zero if there is none.
 	Probe      uuid.UUID

@@ -305,7 +305,7 @@ func (l *Ledger) about() time.Time {
 func isStoreError(err error) bool {
 	var limit *LimitError
 	var duplicate *DuplicateError
-	return !errors.As(err, &limit) && !errors.As(err, &duplicate) &&
+	return !errors.As(err, &limit) && !errors.As(err, &duplicate) && !isGateError(err) &&
 		!errors.Is(err, ErrState) && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrOverflow) && !errors.Is(err, ErrUsage) &&
 		!errors.Is(err, ErrPrice) && !errors.Is(err, ErrNotFound)
 }

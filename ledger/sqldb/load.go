@@ -111,7 +111,7 @@ func (l *load) queries() (queries []query) {
 func one(q query) []query { return []query{q} }
 
 // names builds a statement that reads what is named and what is of the holds that end.
-func (l *load) names(row func(scan) error, before, named, end, due, after string, list list) query {
+func (l *load) names(row func(scan) error, before, named, end, due, after string, list list, last ...any) query {
 	statement, args := before+named, []any{list}
 	if end != "" && len(l.ends) > 0 {
 		statement, args = statement+end, append(args, l.ends)
@@ -119,7 +119,7 @@ func (l *load) names(row func(scan) error, before, named, end, due, after string
 	if l.keys.Due {
 		statement, args = statement+due, append(args, l.clock)
 	}
-	return l.read(row, statement+after, args...)
+	return l.read(row, statement+after, append(args, last...)...)
 }
 
 func (l *load) readClock() []query {
@@ -201,6 +201,10 @@ func (l *load) readCircuits() (queries []query) {
 		queries = l.write(makeCircuits, named)
 		after = lockCircuits
 	}
+	var failing []any
+	if len(l.keys.Failing) > 0 {
+		after, failing = readFailing+after, []any{ids(l.keys.Failing)}
+	}
 	return append(queries, l.names(func(scan scan) error {
 		var key string
 		var row ledger.CircuitRow
@@ -209,7 +213,7 @@ func (l *load) readCircuits() (queries []query) {
 		}
 		l.rows.Circuits[key] = row
 		return nil
-	}, readCircuits, accountsNamed, circuitsEnd, circuitsDue, after, named))
+	}, readCircuits, accountsNamed, circuitsEnd, circuitsDue, after, named, failing...))
 }
 
 func (l *load) readHolds() []query {
