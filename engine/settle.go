@@ -147,6 +147,24 @@ func (r *Router) conclude(call uuid.UUID, ending ledger.Ending, consumption *led
 	})
 }
 
+// takeBack ends an admission of which nobody knows whether it was made: its call is refused, and nothing may be charged for it. It is
+// tried until the ledger has ended the hold, or knows of none.
+func (w *walk) takeBack(hold uuid.UUID) {
+	ending := ledger.Ending{
+		Hold: hold, Token: 1, Unused: true, State: w.callState(ledger.Failed),
+		Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonUnavailable},
+	}
+	w.settling.Go(func() {
+		for pause := settleRetry; ; pause = min(2*pause, settleRetryMax) {
+			err := w.Ledger.Release(context.Background(), ending)
+			if !errors.Is(err, ledger.ErrUnavailable) && !errors.Is(err, ledger.ErrBusy) {
+				return
+			}
+			time.Sleep(pause)
+		}
+	})
+}
+
 // tell tells the host of a settlement.
 func (r *Router) tell(settlement Settlement, charge ledger.Charge) {
 	settlement.Charge = charge

@@ -201,6 +201,9 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 	took := time.Since(began)
 	w.Meter.Admitted(took, err)
 	if err != nil {
+		if errors.Is(err, ledger.ErrUnknown) {
+			w.takeBack(id)
+		}
 		return nil, w.deniedByLedger(candidate, err)
 	}
 	w.contacted++

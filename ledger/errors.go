@@ -16,9 +16,10 @@ var (
 	ErrExpired = fmt.Errorf("%w: the hold has expired", ErrState)
 	// ErrBusy is returned when more waits than can be worked off: try again later. Nothing was done.
 	ErrBusy = errors.New("the ledger is busy")
-	// ErrUnavailable is returned when the store cannot answer. Whether something was done is not known; an operation that
-	// is repeated under the same id is done once.
+	// ErrUnavailable is returned when the store cannot answer. An operation that is repeated under the same id is done once.
 	ErrUnavailable = errors.New("the ledger's store cannot answer")
+	// ErrUnknown is the [ErrUnavailable] of an operation of which it is not known whether it was done. With any other, it was not.
+	ErrUnknown = fmt.Errorf("%w: nobody knows whether it was done", ErrUnavailable)
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("the ledger is closed")
 	// ErrInvalid is returned for an operation whose own fields are wrong; nothing was done.

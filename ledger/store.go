@@ -14,9 +14,9 @@ type Store interface {
 	// Update runs decide in one transaction and commits what it saved, all or nothing. It MAY run decide again from the start in a
 	// new transaction, also where it cannot tell whether the one before was committed: decide finds that out from what it loads.
 	//
-	// An error of decide is returned as it is, and nothing is saved. A failure of the store is returned wrapped in
-	// [ErrUnavailable] if it may not last, or if it is not known whether anything was saved; and as it is if the store has
-	// refused what was to be saved, so that nothing was.
+	// An error of decide is returned as it is, and nothing is saved. A failure of the store is returned wrapped in [ErrUnknown] if
+	// it is not known whether anything was saved; in [ErrUnavailable] if nothing was, and another time may do; and as it is if the
+	// store has refused what was to be saved.
 	Update(ctx context.Context, decide func(Tx) error) error
 	// Load reads rows in one consistent view without locking or writing.
 	Load(ctx context.Context, keys Keys) (*Rows, error)
