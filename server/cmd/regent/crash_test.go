@@ -235,7 +235,33 @@ func (s *crashStorm) do(client *http.Client, p *process, call *clientCall) {
 	}
 }
 
-// settle runs the program once more, until every hold has ended, and stops it.
+// isShipped says whether every sink has come to the end of every stream.
+func isShipped(t *testing.T, store ledger.Store) bool {
+	t.Helper()
+	ctx := context.Background()
+	streams, err := store.Streams(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sinks, err := store.Sinks(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sink := range sinks {
+		for _, stream := range streams {
+			at, err := store.Cursor(ctx, sink, stream.Writer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at < stream.Last {
+				return false
+			}
+		}
+	}
+	return len(sinks) > 0
+}
+
+// settle runs the program once more, until every hold has ended and what was left is shipped, and stops it.
 func (s *crashStorm) settle() {
 	p := s.start()
 	s.withStore(func(store ledger.Store) {
@@ -246,6 +272,7 @@ func (s *crashStorm) settle() {
 			}
 			return len(rows.Holds) == 0
 		})
+		waitUntil(s.t, "the sink to have what killed processes left", func() bool { return isShipped(s.t, store) })
 	})
 	p.signal(syscall.SIGTERM)
 	p.wantExit()
