@@ -427,7 +427,7 @@ type Balance struct {
 
 // Read returns the balances of claims, a balance for each limit in order. Holds that are due count as charged.
 func (l *Ledger) Read(ctx context.Context, claims []Claim) ([]Balance, error) {
-	return readBalances(ctx, l.store, claims, l.Status().SuspendedUntil)
+	return readBalances(ctx, l.store, claims, l.about(), l.Status().SuspendedUntil)
 }
 
 // Writer is the ledger's own stream of the journal.

@@ -153,13 +153,16 @@ func (l *Ledger) write() {
 		}
 		waiting, closed := l.queue.take()
 		if closed {
+			if l.Sweeps() {
+				_ = l.transact(nil, leaves) // else another waits for the end of its lease
+			}
 			return
 		}
 		if len(waiting) > 0 {
 			l.commit(waiting)
 		}
 		if sweeping {
-			_ = l.transact(nil, true) // Status tells of it
+			_ = l.transact(nil, sweeps) // Status tells of it
 		}
 	}
 }
@@ -168,14 +171,14 @@ func (l *Ledger) write() {
 // so that one takes no other with it; once two have failed alone the store takes nothing, and the rest fail too. If it is not known
 // what became of the batch, nothing is tried again here: each caller knows whether its operation may be.
 func (l *Ledger) commit(waiting []*waiter) {
-	err := l.transact(waiting, false)
+	err := l.transact(waiting, noSweep)
 	if err == nil || len(waiting) == 1 || !errors.Is(err, errRefused) {
 		l.answer(waiting, err)
 		return
 	}
 	for i, failures := 0, 0; i < len(waiting); i++ {
 		if failures < 2 {
-			if err = l.transact(waiting[i:i+1], false); err != nil {
+			if err = l.transact(waiting[i:i+1], noSweep); err != nil {
 				failures++
 			}
 		}
@@ -197,7 +200,7 @@ var errRefused = errors.New("the store refused the transaction")
 
 // transact decides operations in order in one transaction: first what is due expires, then each decides on what the ones
 // before it left.
-func (l *Ledger) transact(waiting []*waiter, sweeping bool) error {
+func (l *Ledger) transact(waiting []*waiter, sweep sweep) error {
 	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timeout)
 	defer cancel()
 	var b *batch
@@ -205,7 +208,7 @@ func (l *Ledger) transact(waiting []*waiter, sweeping bool) error {
 	err := l.store.Update(ctx, func(tx Tx) (err error) {
 		l.unsure.mark(waitingFor(b, waiting))
 		before := b
-		if b, err = l.begin(ctx, tx, waiting, sweeping); err != nil {
+		if b, err = l.begin(ctx, tx, waiting, sweep); err != nil {
 			return err
 		}
 		committed, err := b.has(ctx, written)
@@ -216,7 +219,7 @@ func (l *Ledger) transact(waiting []*waiter, sweeping bool) error {
 			b = before // its answers stand
 			return nil
 		}
-		if err := l.decide(ctx, b, waiting, sweeping); err != nil || b.changes.Empty() {
+		if err := l.decide(ctx, b, waiting, sweep); err != nil || b.changes.Empty() {
 			return err
 		}
 		if n := len(b.changes.Records); n > 0 {
@@ -259,8 +262,8 @@ func waitingFor(b *batch, waiting []*waiter) []*waiter {
 }
 
 // decide works off a batch.
-func (l *Ledger) decide(ctx context.Context, b *batch, waiting []*waiter, sweeping bool) error {
-	if !l.config.LeaveDue && (!sweeping || b.sweep(l.sweepFor)) {
+func (l *Ledger) decide(ctx context.Context, b *batch, waiting []*waiter, sweep sweep) error {
+	if !l.config.LeaveDue && b.sweep(sweep, l.sweepFor) {
 		if err := b.expireDue(); err != nil {
 			return err
 		}
@@ -289,7 +292,7 @@ func (l *Ledger) transacted(b *batch, waiting []*waiter, err error) error {
 	l.status = Status{Err: err, SuspendedUntil: l.clock.suspendedUntil}
 	l.seen, l.seenAt = l.clock.lastNow, l.clock.lastElapsed
 	if b != nil {
-		l.sweeps = b.rows.Sweep.Sweeper == l.writer && b.rows.Now.Before(b.rows.Sweep.Until)
+		l.sweeps = b.rows.Sweep.Sweeper == l.writer && b.rows.Sweep.isLive(b.rows.Now)
 	}
 	return err
 }
@@ -311,8 +314,8 @@ func isStoreError(err error) bool {
 }
 
 // begin reads every row that the operations name.
-func (l *Ledger) begin(ctx context.Context, tx Tx, waiting []*waiter, sweeping bool) (*batch, error) {
-	keys := Keys{Due: !l.config.LeaveDue, Sweep: sweeping, Stream: l.writer}
+func (l *Ledger) begin(ctx context.Context, tx Tx, waiting []*waiter, sweep sweep) (*batch, error) {
+	keys := Keys{Due: !l.config.LeaveDue, Sweep: sweep != noSweep, Stream: l.writer}
 	about := l.about()
 	for _, w := range waiting {
 		w.keys(&keys, about)
