@@ -120,8 +120,8 @@ const (
 	ClassDuplicate
 )
 
-// ofCaller says whether the caller's own use is what refuses, whoever would serve.
-func (c Class) ofCaller() bool { return c == ClassRate || c == ClassCallerLimit }
+// OfCaller says whether the caller's own use is what refuses, whoever would serve.
+func (c Class) OfCaller() bool { return c == ClassRate || c == ClassCallerLimit }
 
 // capacityCodes are the denials of the availability rule that pass by themselves or by an administrator's hand, whatever
 // the caller asks for.

@@ -145,7 +145,7 @@ func (w *walk) giveUp(ctx context.Context, last *attempted, err error) error {
 	decision := w.event(nil, refusal)
 	if last != nil && last.grant.hold.ID == w.replaces.Hold {
 		told := last.outcome.Err
-		if refusal != nil && refusal.Details.Class.ofCaller() {
+		if refusal != nil && refusal.Details.Class.OfCaller() {
 			told = refusal
 		}
 		w.finish(last, decision, told)
