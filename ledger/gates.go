@@ -19,7 +19,7 @@ type Rate struct {
 
 // Circuit stands before something that may be down. After Threshold failures with no success between it opens: for CoolDown nothing is
 // admitted, then one probe at a time. A probe has CoolDown to be heard of: if it succeeds the circuit closes, if it fails it is open
-// for CoolDown from then on, and if nothing is heard of it, from the end of its time on.
+// for CoolDown from then on, and if nothing is heard of it, from the end of its time on. A success closes it also later.
 type Circuit struct {
 	Key       string
 	Threshold int64
@@ -233,13 +233,14 @@ func (r RateRow) without(begun, now time.Time) RateRow {
 	return r
 }
 
-// hears is the row after the end of a hold. While the circuit is open it listens to nobody but the probe that is out, and in its time.
+// hears is the row after the end of a hold. While the circuit is open it listens to nobody but the probe that is out, and in its time;
+// to its success also later, as long as no other is out: an answer may take longer than a cool-down.
 func (r CircuitRow) hears(hold *HoldRow, ending *Ending, now time.Time) CircuitRow {
 	health := ending.Health
 	if ending.Unused {
 		health = Neutral
 	}
-	closed, probe := r.RetryAt.IsZero(), hold.ID == r.Probe && now.Before(r.ProbeUntil)
+	closed, probe := r.RetryAt.IsZero(), hold.ID == r.Probe && (now.Before(r.ProbeUntil) || health == Healthy)
 	switch {
 	case !closed && !probe:
 		return r

@@ -248,7 +248,7 @@ func reopensCircuits(t *testing.T, b *bench) {
 	b.isOpen(coolDown + time.Microsecond)
 	b.Advance(time.Microsecond) // the probe's time is over
 	b.isOpen(coolDown)
-	b.heard(lost, ledger.Healthy)
+	b.heard(lost, ledger.Failing)
 	b.isOpen(coolDown)
 	b.Advance(coolDown)
 	next := guarded()
@@ -260,6 +260,30 @@ func reopensCircuits(t *testing.T, b *bench) {
 	b.Advance(2*coolDown - time.Second)
 	b.heard(b.admit(guarded()), ledger.Healthy)
 	b.heard(b.admit(guarded()), ledger.Healthy)
+}
+
+// hearsLateProbes: an answer may take longer than a cool-down.
+func hearsLateProbes(t *testing.T, b *bench) {
+	b.fail()
+	b.Advance(coolDown)
+	slow := b.admit(guarded())
+	b.Advance(coolDown + time.Second)
+	b.isOpen(coolDown - time.Second)
+	b.heard(slow, ledger.Healthy)
+	for range 2 {
+		b.heard(b.admit(guarded()), ledger.Healthy)
+	}
+	b.fail()
+	b.Advance(coolDown)
+	patient := guarded()
+	patient.TTL = 10 * coolDown
+	first := b.admit(patient)
+	b.Advance(2 * coolDown)
+	second := b.admit(guarded())
+	b.heard(first, ledger.Healthy) // another is out
+	b.isOpen(2 * coolDown)
+	b.heard(second, ledger.Failing)
+	b.isOpen(coolDown)
 }
 
 func givesProbesBack(t *testing.T, b *bench) {

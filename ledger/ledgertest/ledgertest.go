@@ -71,6 +71,7 @@ func Run(t *testing.T, newBackend func(t *testing.T, now func() time.Time) Backe
 		{"a circuit opens, cools down, probes and closes", opensCircuits},
 		{"an open circuit lets one probe through", probesOnce},
 		{"a circuit whose probe fails or is lost is open again", reopensCircuits},
+		{"a probe that succeeds late closes its circuit if no other is out", hearsLateProbes},
 		{"a probe that says nothing is given back", givesProbesBack},
 		{"a failover tells the circuit of the attempt before", failsOverThroughCircuits},
 		{"a denial by a limit, a rate or a circuit takes nothing of the others", allOrNothingAtGates},
