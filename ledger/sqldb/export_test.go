@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// SetPatience sets how long a server is looked for that cannot be reached.
+// SetPatience sets how long a server is tried that gives no clear answer.
 func (s *Store) SetPatience(patience time.Duration) { s.patience = patience }
 
 // Pool is the pool of a server's connections.

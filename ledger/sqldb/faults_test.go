@@ -50,10 +50,7 @@ func (s shape) verdicts(fault pgproxy.Fault) *sqldb.Counters {
 			return conflict
 		}
 	case pgproxy.CutAtLoad:
-		if s.loads {
-			return unknown
-		}
-		if s.looks {
+		if s.loads || s.looks {
 			return lost
 		}
 	case pgproxy.SerializationAtLoad:

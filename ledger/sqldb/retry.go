@@ -50,9 +50,10 @@ func (s *Store) Counters() Counters {
 }
 
 // inTx runs fn in a transaction, again from the start whenever the server has not clearly taken or refused it, until ctx ends. There is
-// no savepoint and no guess: each attempt is a transaction of its own, and what fn does bears names under which it is done once.
+// no savepoint and no guess: each attempt is a transaction of its own, and what fn does bears names under which it is done once. A server
+// that for a time gives no clear answer is given up.
 func (s *Store) inTx(ctx context.Context, access access, fn func(session) error) error {
-	lostSince, unsure := time.Time{}, false
+	failingSince, unsure := time.Time{}, false
 	for attempt := 0; ; attempt++ {
 		s.counters.transactions.Add(1)
 		err := s.database.inTx(ctx, access, fn)
@@ -68,11 +69,11 @@ func (s *Store) inTx(ctx context.Context, access access, fn func(session) error)
 				err = fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
 			}
 			return err
-		case v != lost:
-			lostSince = time.Time{}
-		case lostSince.IsZero():
-			lostSince = time.Now()
-		case time.Since(lostSince) > s.patience:
+		case v == conflict:
+			failingSince = time.Time{}
+		case failingSince.IsZero():
+			failingSince = time.Now()
+		case time.Since(failingSince) > s.patience:
 			return fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
 		}
 		s.counters.count(v)

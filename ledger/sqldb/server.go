@@ -43,7 +43,7 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 		if !ok {
 			return fmt.Errorf("sqldb: the pool is of driver %T, not of pgx's stdlib", raw)
 		}
-		tx := &serverSession{connection: own.Conn(), pending: []query{{text: begin}}}
+		tx := &serverSession{connection: own.Conn(), access: access, pending: []query{{text: begin}}}
 		failed = fn(tx)
 		if !tx.end(ctx) {
 			return driver.ErrBadConn // so that the pool forgets it
@@ -59,9 +59,10 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 // serverSession sends the statements of an exchange in one pipeline.
 type serverSession struct {
 	connection *pgx.Conn
+	access     access
 	// pending is BEGIN, until the first exchange takes it along.
 	pending []query
-	// committing says that COMMIT was handed to the connection: from then on only the server's own word says that it failed.
+	// committing says that COMMIT of what was written was handed to the connection: from then on only the server's own word says that it failed.
 	committing bool
 }
 
@@ -88,7 +89,7 @@ func (s *serverSession) exchange(ctx context.Context, queries []query) error {
 }
 
 func (s *serverSession) commit(ctx context.Context, queries []query) error {
-	s.committing = true
+	s.committing = s.access == writing // there is nothing to be unsure of where nothing was written
 	return s.exchange(ctx, append(queries, commitQuery))
 }
 
