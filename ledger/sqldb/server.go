@@ -33,17 +33,13 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 		return &failure{err: err}
 	}
 	defer func() { _ = connection.Close() }() // which gives it back to the pool
-	begin := s.dialect.read
-	if access == writing {
-		begin = s.dialect.write
-	}
 	var failed error
 	err = connection.Raw(func(raw any) error {
 		own, ok := raw.(*stdlib.Conn)
 		if !ok {
 			return fmt.Errorf("sqldb: the pool is of driver %T, not of pgx's stdlib", raw)
 		}
-		tx := &serverSession{connection: own.Conn(), access: access, pending: []query{{text: begin}}}
+		tx := &serverSession{connection: own.Conn(), access: access, pending: s.begin(access)}
 		failed = fn(tx)
 		if !tx.end(ctx) {
 			return driver.ErrBadConn // so that the pool forgets it
@@ -56,11 +52,24 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 	return err
 }
 
+// begin begins a transaction.
+func (s *server) begin(access access) []query {
+	begin := query{text: s.dialect.read}
+	if access == writing {
+		begin.text = s.dialect.write
+	}
+	queries := []query{begin}
+	for _, setting := range s.dialect.settings {
+		queries = append(queries, query{text: setting})
+	}
+	return queries
+}
+
 // serverSession sends the statements of an exchange in one pipeline.
 type serverSession struct {
 	connection *pgx.Conn
 	access     access
-	// pending is BEGIN, until the first exchange takes it along.
+	// pending is BEGIN with its settings, until the first exchange takes it along.
 	pending []query
 	// committing says that COMMIT of what was written was handed to the connection: from then on only the server's own word says that it failed.
 	committing bool
