@@ -2,6 +2,7 @@ package sqldb
 
 import (
 	"database/sql"
+	"fmt"
 	"time"
 )
 
@@ -10,3 +11,8 @@ func (s *Store) SetPatience(patience time.Duration) { s.patience = patience }
 
 // Pool is the pool of a server's connections.
 func (s *Store) Pool() *sql.DB { return s.database.(*server).db }
+
+// LimitPages has an SQLite file grow to so many pages and no further; it is not made smaller. The ledger must be at rest.
+func (s *Store) LimitPages(n int) {
+	s.database.(*file).writer.begin = fmt.Sprintf("PRAGMA max_page_count = %d; BEGIN IMMEDIATE", n)
+}
