@@ -28,8 +28,9 @@ type dialect struct {
 	goose goose.Dialect
 	// rows says that transactions lock rows, and not the whole database.
 	rows bool
-	// write and read begin transactions.
+	// write and read begin transactions; settings are made in each then.
 	write, read string
+	settings    []string
 }
 
 // databaseClock is the transaction's time, which is one in all its statements.
@@ -54,6 +55,7 @@ var (
 		name: "PostgreSQL", goose: goose.DialectPostgres, rows: true,
 		words: append(serverWords(""), "{text}", `TEXT COLLATE "C"`),
 		write: "BEGIN ISOLATION LEVEL READ COMMITTED", read: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+		settings: byKeys,
 	}
 	// cockroach is always serializable. Its locks are a hint that saves retries. It cannot change a table and its rows in one
 	// transaction.
@@ -72,6 +74,13 @@ func serverWords(transaction string) []string {
 		"{openings}", "NULL", // there never was such a table with rows
 		"{transaction}", transaction,
 	}
+}
+
+// byKeys have PostgreSQL look up rows by their keys, one by one. It guesses that thousands of accounts are due, where mostly none is,
+// and would read all of a table for them, in each batch: at SERIALIZABLE that conflicts with whoever else writes to the table. Nor is
+// it worth to compile anything for them.
+var byKeys = []string{
+	"SET LOCAL enable_seqscan = off", "SET LOCAL enable_hashjoin = off", "SET LOCAL enable_mergejoin = off", "SET LOCAL jit = off",
 }
 
 // serializable is the dialect at the strictest isolation.
