@@ -38,10 +38,12 @@ type postgres struct {
 	admin   *pgx.Conn
 }
 
-func openPostgres(ctx context.Context) (*postgres, error) {
-	cluster, err := pgtest.New(pgtest.Options{Settings: map[string]string{
-		"track_wal_io_timing": "on", "shared_preload_libraries": os.Getenv("BENCH_PG_LIBRARIES"),
-	}})
+func openPostgres(ctx context.Context, libraries string) (*postgres, error) {
+	settings := map[string]string{"track_wal_io_timing": "on", "shared_preload_libraries": libraries}
+	if libraries != "" {
+		settings["pg_stat_statements.track_planning"] = "on"
+	}
+	cluster, err := pgtest.New(pgtest.Options{Settings: settings})
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +96,7 @@ func (p *postgres) wal(ctx context.Context) (bytes float64, syncing time.Duratio
 
 // ledgers measures the ledger on PostgreSQL.
 func (b *bench) ledgers() (err error) {
-	pg, err := openPostgres(b.ctx)
+	pg, err := openPostgres(b.ctx, "")
 	if err != nil {
 		return err
 	}
