@@ -28,9 +28,13 @@ type dialect struct {
 	goose goose.Dialect
 	// rows says that transactions lock rows, and not the whole database.
 	rows bool
-	// write and read begin transactions.
-	write, read string
+	// write and read begin transactions; plan, if there is one, follows them.
+	write, read, plan string
 }
+
+// planByKeys has every row looked up by its key, which all our statements do. PostgreSQL keeps the plan of a prepared statement, and
+// makes it from what it last knew of the tables: while they are young it would read them whole, and go on to when they have grown.
+const planByKeys = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
 
 // databaseClock is the transaction's time, which is one in all its statements.
 const databaseClock = `coalesce(CAST(? AS BIGINT), CAST(extract(epoch FROM now()) * 1000000 AS BIGINT))`
@@ -54,6 +58,7 @@ var (
 		name: "PostgreSQL", goose: goose.DialectPostgres, rows: true,
 		words: append(serverWords(""), "{text}", `TEXT COLLATE "C"`),
 		write: "BEGIN ISOLATION LEVEL READ COMMITTED", read: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+		plan: planByKeys,
 	}
 	// cockroach is always serializable. Its locks are a hint that saves retries. It cannot change a table and its rows in one
 	// transaction.

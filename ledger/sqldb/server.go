@@ -45,6 +45,9 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 			return fmt.Errorf("sqldb: the pool is of driver %T, not of pgx's stdlib", raw)
 		}
 		tx := &serverSession{connection: own.Conn(), pending: []query{{text: begin}}}
+		if s.dialect.plan != "" {
+			tx.pending = append(tx.pending, query{text: s.dialect.plan})
+		}
 		failed = fn(tx)
 		if !tx.end(ctx) {
 			return driver.ErrBadConn // so that the pool forgets it
@@ -60,7 +63,7 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 // serverSession sends the statements of an exchange in one pipeline.
 type serverSession struct {
 	connection *pgx.Conn
-	// pending is BEGIN, until the first exchange takes it along.
+	// pending begins the transaction, until the first exchange takes it along.
 	pending []query
 	// committing says that COMMIT was handed to the connection: from then on only the server's own word says that it failed.
 	committing bool
