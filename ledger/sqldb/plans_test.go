@@ -56,9 +56,7 @@ func TestPlans(t *testing.T) {
 				plans.exec("SET plan_cache_mode = " + mode)
 				plans.exec(store.dialect.write)
 				defer plans.exec("ROLLBACK")
-				for _, setting := range store.dialect.settings {
-					plans.exec(setting)
-				}
+				plans.exec(store.dialect.settings)
 				for _, n := range []int{1, 8, 64, 256} {
 					for _, q := range hot(t, store, n) {
 						plans.check(q)

@@ -63,11 +63,10 @@ func (s *server) begin(access access) []query {
 	if access == writing {
 		begin.text = s.dialect.write
 	}
-	queries := []query{begin}
-	for _, setting := range s.dialect.settings {
-		queries = append(queries, query{text: setting})
+	if s.dialect.settings == "" {
+		return []query{begin}
 	}
-	return queries
+	return []query{begin, {text: s.dialect.settings}}
 }
 
 // serverSession sends the statements of an exchange in one pipeline.
