@@ -30,6 +30,7 @@ import (
 	"regent/engine/decisions"
 	"regent/ledger"
 	"regent/ledger/ledgertest"
+	"regent/ledger/sqldb/pgtest"
 	"regent/policies"
 	"regent/server"
 )
@@ -37,7 +38,7 @@ import (
 var update = flag.Bool("update", false, "write what scripts compare with as it is now")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(pgtest.Tests{M: m}, map[string]func(){
 		"regent": func() { os.Exit(run(os.Args[1:], os.LookupEnv, scriptNow, os.Stdout, os.Stderr)) },
 	})
 }
