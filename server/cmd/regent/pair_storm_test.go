@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"regent/adapters/fake"
 	"regent/ledger"
@@ -178,9 +179,14 @@ func (s *pairStorm) trouble() (happen func()) {
 
 // terminate has the server end the connections of both processes.
 func (s *pairStorm) terminate() {
-	var ended int
-	s.query(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name = 'regent' AND pid <> pg_backend_pid()`, &ended)
+	err := onDatabase(s.url, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'regent' AND pid <> pg_backend_pid()`)
+		return err
+	})
+	if err != nil {
+		s.t.Error(err)
+	}
 }
 
 // check waits until everything is at rest, and looks at what has happened since the last time; at the whole journal less often the

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"regent/adapters/fake"
 	"regent/ledger"
@@ -83,19 +82,6 @@ func (m *member) cut(do func()) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	do()
-}
-
-// query runs a statement on the site's database and scans its one row.
-func (s *site) query(statement string, to ...any) {
-	s.t.Helper()
-	conn, err := pgx.Connect(context.Background(), s.url)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(context.Background()) }() // it was only read
-	if err := conn.QueryRow(context.Background(), statement).Scan(to...); err != nil {
-		s.t.Fatalf("%s: %v", statement, err)
-	}
 }
 
 // fetch reads what a process says at a path, as alice.
