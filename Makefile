@@ -82,6 +82,7 @@ check: postgres ## Check format, vet, staticcheck, policies, races, and fuzz eac
 	@$(OPA) check --strict --bundle --schema policies/schemas policies
 	@$(OPA) fmt --fail --list policies
 	@$(GO) test -timeout 15m -race ./ledger/... ./engine/... ./server/...
+	@REGENT_TEST_ROUNDS=100 $(GO) test -count 1 -timeout 5m -run '^TestSimulationStorm$$' ./ledger
 	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z]+' . | while IFS=: read -r file name; do \
 		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x "$$(dirname "$$file")" || exit 1; done
 

@@ -11,6 +11,8 @@ const (
 	Selected   = "selected"
 	DeniedStep = "denied"
 	Miss       = "miss"
+	// CircuitOpen: a candidate whose circuit is open. It yields to the next one.
+	CircuitOpen = "circuit_open"
 	// NotReached: a candidate after the selected one. Its facts are recorded; nothing was asked of it.
 	NotReached = "not_reached"
 	// Failed: a candidate that was contacted and did not serve the call.

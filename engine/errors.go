@@ -18,6 +18,8 @@ const (
 	CodeAllowList       Code = codePrefix + "ALLOW_LIST"
 	CodeResidency       Code = codePrefix + "RESIDENCY"
 	CodeBudget          Code = codePrefix + "BUDGET"
+	CodeRateLimit       Code = codePrefix + "RATE_LIMIT"
+	CodeCircuit         Code = codePrefix + "CIRCUIT"
 	CodeState           Code = codePrefix + "STATE"
 	CodePolicy          Code = codePrefix + "POLICY"
 	CodeValidation      Code = codePrefix + "VALIDATION"
@@ -54,6 +56,8 @@ type Details struct {
 	RetryAfterMs *int64 `json:"retryAfterMs,omitempty"`
 	// Limit is the limit that denied, if one did.
 	Limit *decisions.Limit `json:"limit,omitempty"`
+	// Rate is the rate that denied, if one did.
+	Rate *decisions.Rate `json:"rate,omitempty"`
 }
 
 // Reasons of refusals that no rule gives.
@@ -62,6 +66,12 @@ const (
 	ReasonLimitReached = "limit_reached"
 	// ReasonNeverFits: the call asks for more than the whole limit.
 	ReasonNeverFits = "never_fits"
+	// ReasonRateLimited: a rate has no room before its window closes.
+	ReasonRateLimited = "rate_limited"
+	// ReasonConcurrency: as many calls run as may at once.
+	ReasonConcurrency = "concurrency_limited"
+	// ReasonCircuitOpen: the candidate has failed again and again, and is left alone for a while.
+	ReasonCircuitOpen = "circuit_open"
 	// ReasonNoLimit: nobody has said how much the caller may use, which is not the same as no limit.
 	ReasonNoLimit = "no_limit_policy"
 	// ReasonUnpriced: a limit in money stands, and the candidate has no price.
@@ -98,6 +108,8 @@ const (
 	ClassAccess
 	// ClassCapacity: nothing can serve the call now.
 	ClassCapacity
+	// ClassRate: the caller makes calls too fast, or too many at once. No other candidate helps, and a little waiting does.
+	ClassRate
 	// ClassCallerLimit: the caller's own limit, or their group's, tenant's or task's, is reached. No other candidate helps.
 	ClassCallerLimit
 	// ClassUnavailable: the ledger cannot take the call.
@@ -107,6 +119,9 @@ const (
 	// ClassDuplicate: the idempotency key belongs to another call; the cause is a [*ledger.DuplicateError].
 	ClassDuplicate
 )
+
+// OfCaller says whether the caller's own use is what refuses, whoever would serve.
+func (c Class) OfCaller() bool { return c == ClassRate || c == ClassCallerLimit }
 
 // capacityCodes are the denials of the availability rule that pass by themselves or by an administrator's hand, whatever
 // the caller asks for.

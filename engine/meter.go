@@ -11,7 +11,8 @@ import (
 type Meter interface {
 	// Judged tells of one candidate's decision by policy.
 	Judged(took time.Duration, decision policy.Decision, err error)
-	// Admitted tells of one admission by the ledger. err is nil for a hold, and wraps a [*ledger.LimitError] if a limit denied it.
+	// Admitted tells of one admission by the ledger. err is nil for a hold, and wraps a [*ledger.LimitError],
+	// a [*ledger.RateError] or a [*ledger.CircuitError] if a limit, a rate or a circuit denied it.
 	Admitted(took time.Duration, err error)
 	// Contacted tells of one attempt's end.
 	Contacted(took time.Duration, candidate *Candidate, outcome ledger.Outcome)

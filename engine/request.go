@@ -38,6 +38,8 @@ type Request struct {
 	TaskID string
 	// Scopes are whose accounts the call stands on, with their limits, besides those of the router's own budgets.
 	Scopes []Scope
+	// Rates are how often the caller may make calls: each counts once, however many candidates it takes.
+	Rates []ledger.Rate
 	// Candidates in the order in which they are tried: the primary, then its fallbacks.
 	Candidates []Candidate
 }
@@ -54,14 +56,18 @@ type Candidate struct {
 	CreditRate *ledger.CreditRate
 	// Scopes are the accounts of who serves the call, with their limits. Where one is reached, another candidate may serve.
 	Scopes []Scope
+	// Rates are how often the candidate may be contacted, and Circuit stands before it while it fails; nil if none does. Where one of
+	// them refuses, another candidate may serve.
+	Rates   []ledger.Rate
+	Circuit *ledger.Circuit
 }
 
 // Scope is whose accounts are charged.
 type Scope struct {
 	// Kind and ID name the accounts, one a unit.
 	Kind, ID string
-	// Limits are the scope's, by unit. A unit without an entry is closed: the scope's owner has not been given any of it.
-	// An entry without limits is counted and not limited.
+	// Limits are the scope's, by unit. A unit without an entry is closed: the scope's owner has not been given any of it; but calls may
+	// always run, and a token is given nothing else. An entry without limits is counted and not limited.
 	Limits map[ledger.Unit][]ledger.Limit
 }
 
@@ -122,7 +128,7 @@ func outputBound(r *Request, candidate *Candidate) *int64 {
 // Claims are the scope's accounts with their limits.
 func (s Scope) Claims() []ledger.Claim {
 	var claims []ledger.Claim
-	for _, unit := range ledger.Units {
+	for _, unit := range append(slices.Clone(ledger.Units), ledger.Calls) {
 		if limits, open := s.Limits[unit]; open {
 			claims = append(claims, ledger.Claim{
 				Account: ledger.Account{Scope: s.Kind, ID: s.ID, Unit: unit}, Limits: limits,
@@ -152,6 +158,9 @@ func claims(scopes []Scope, kind string) []ledger.Claim {
 // closedUnit finds an account that the call would need and that its owner has been given none of.
 func closedUnit(scopes []Scope, reserve ledger.Reserve) (ledger.Account, bool) {
 	for _, scope := range scopes {
+		if scope.Kind == ledger.ScopeToken {
+			continue
+		}
 		for _, unit := range ledger.Units {
 			amount := reserve.Of(unit)
 			if _, open := scope.Limits[unit]; !open && (amount == nil || *amount > 0) {

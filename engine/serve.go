@@ -45,6 +45,8 @@ type attempted struct {
 	outcome     Outcome
 	recorded    ledger.Outcome
 	state       ledger.State
+	health      ledger.Health
+	unused      bool // the caller had gone before the candidate was contacted
 	consumption *ledger.Consumption
 	settlement  Settlement
 }
@@ -55,7 +57,7 @@ func (a *attempted) retry(ctx context.Context) bool {
 	return !a.outcome.Output && ctx.Err() == nil && errors.As(a.outcome.Err, &failure) && failure.Elsewhere()
 }
 
-// contact runs one attempt. A panic in it ends the attempt like any failure, and goes on.
+// contact runs one attempt, unless the caller has gone meanwhile. A panic in it ends the attempt like any failure, and goes on.
 func (w *walk) contact(ctx context.Context, grant *Grant, attempt func(context.Context, *Grant) Outcome) (last *attempted) {
 	started, began := w.Now(), time.Now()
 	stop := grant.keep()
@@ -64,6 +66,9 @@ func (w *walk) contact(ctx context.Context, grant *Grant, attempt func(context.C
 	defer func() {
 		stop()
 		last.recorded, last.state = ended(last.outcome)
+		if last.health = health(last.outcome); ctx.Err() != nil && last.health == ledger.Failing {
+			last.health = ledger.Neutral // it may be the caller's going that failed it
+		}
 		last.consumption = settle(last.outcome, value(w.activation.Settings().Settlement), w.request.Facts.InputTokens)
 		last.settlement = w.settlement(grant, last)
 		last.settlement.Duration = w.Now().Sub(started)
@@ -72,7 +77,11 @@ func (w *walk) contact(ctx context.Context, grant *Grant, attempt func(context.C
 			w.finish(last, nil, last.outcome.Err)
 		}
 	}()
-	last.outcome = attempt(ctx, grant)
+	if last.unused = ctx.Err() != nil; last.unused {
+		last.outcome.Err = ErrAborted
+	} else {
+		last.outcome = attempt(ctx, grant)
+	}
 	returned = true
 	return last
 }
@@ -94,6 +103,7 @@ func (w *walk) finish(last *attempted, decision []byte, told error) {
 	hold := last.grant.newest()
 	w.conclude(w.request.ID, ledger.Ending{
 		Hold: hold.ID, Token: hold.Token, Outcome: last.recorded, State: w.callState(last.state), Decision: decision,
+		Health: last.health, Unused: last.unused,
 	}, last.consumption, func(charge ledger.Charge) { w.tell(last.settlement, charge) })
 }
 
@@ -109,7 +119,7 @@ func (w *walk) callState(state ledger.State) ledger.State {
 func (w *walk) failOver(last *attempted) {
 	hold := last.grant.newest()
 	w.replaces = &ledger.Replacement{
-		Ending:      ledger.Ending{Hold: hold.ID, Token: hold.Token, Outcome: last.recorded},
+		Ending:      ledger.Ending{Hold: hold.ID, Token: hold.Token, Outcome: last.recorded, Health: last.health},
 		Consumption: last.consumption,
 	}
 	w.replaced = &last.settlement
@@ -135,7 +145,7 @@ func (w *walk) giveUp(ctx context.Context, last *attempted, err error) error {
 	decision := w.event(nil, refusal)
 	if last != nil && last.grant.hold.ID == w.replaces.Hold {
 		told := last.outcome.Err
-		if refusal != nil && refusal.Details.Class == ClassCallerLimit {
+		if refusal != nil && refusal.Details.Class.OfCaller() {
 			told = refusal
 		}
 		w.finish(last, decision, told)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -257,6 +258,61 @@ func TestStoreFailureRefusesTheCall(t *testing.T) {
 	}
 	if refusal.Message == "" || errors.Is(err, ledger.ErrUnavailable) && refusal.Message == errors.Unwrap(err).Error() {
 		t.Errorf("the store's own words are told: %q", refusal.Message)
+	}
+}
+
+// forgetful is a store of which nobody knows once whether it has committed.
+type forgetful struct {
+	ledger.Store
+	forgets atomic.Bool
+	commits bool
+}
+
+func (s *forgetful) Update(ctx context.Context, decide func(ledger.Tx) error) error {
+	if !s.forgets.CompareAndSwap(true, false) {
+		return s.Store.Update(ctx, decide)
+	}
+	err := s.Store.Update(ctx, func(tx ledger.Tx) error {
+		if !s.commits {
+			tx = uncommitted{tx}
+		}
+		return decide(tx)
+	})
+	return cmp.Or(err, ledger.ErrUnknown)
+}
+
+// uncommitted is a transaction that comes to nothing.
+type uncommitted struct{ ledger.Tx }
+
+func (uncommitted) Save(context.Context, *ledger.Changes) error { return nil }
+
+// A call whose admission nobody knows of is refused, and nothing is charged for it or stays held, whether it was made or not.
+func TestAnUnknownAdmissionIsTakenBack(t *testing.T) {
+	for _, commits := range []bool{true, false} {
+		var store *forgetful
+		b := newBenchOn(t, func(s ledger.Store) ledger.Store {
+			store = &forgetful{Store: s, commits: commits}
+			return store
+		}, nil)
+		b.serve(called(1000, "one"), nil)
+		b.flush()
+		before, _, err := ledger.ReadAccount(ctx, store, ledger.Account{Scope: ledger.ScopeUser, ID: "alice", Unit: ledger.Tokens})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.forgets.Store(true)
+		request := called(1000, "one")
+		contacted, err := b.serve(request, nil)
+		var refusal *Error
+		if !errors.As(err, &refusal) || refusal.Details.Reason != ReasonUnavailable || len(contacted) != 0 {
+			t.Fatalf("committed %v: contacted %v, %v", commits, contacted, err)
+		}
+		b.flush()
+		b.wantBalance(ledger.ScopeUser, "alice", before.Used, 0)
+		call, err := store.Call(ctx, request.ID)
+		if commits && (err != nil || call.State != ledger.Failed || call.Attempts[0].Charge != ledger.Charge{}) || !commits && !errors.Is(err, ledger.ErrNotFound) {
+			t.Errorf("committed %v: %+v, %v", commits, call, err)
+		}
 	}
 }
 

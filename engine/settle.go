@@ -100,6 +100,19 @@ func ended(outcome Outcome) (ledger.Outcome, ledger.State) {
 	return recorded, ledger.Failed
 }
 
+// health is what an attempt's end says of its candidate. A rate limit cools it down by itself, and what the caller or this program did
+// says nothing of it.
+func health(outcome Outcome) ledger.Health {
+	var failure *adapters.Failure
+	switch {
+	case outcome.Err == nil:
+		return ledger.Healthy
+	case errors.As(outcome.Err, &failure) && failure.Elsewhere() && failure.Reason != adapters.RateLimited:
+		return ledger.Failing
+	}
+	return ledger.Neutral
+}
+
 const (
 	settleRetry    = 20 * time.Millisecond // the first pause: longer than a transaction
 	settleRetryMax = 5 * time.Second       // the longest: a store that comes back is found soon
@@ -130,6 +143,24 @@ func (r *Router) conclude(call uuid.UUID, ending ledger.Ending, consumption *led
 				r.Log.Warn("a settlement is tried again", "call", call, "hold", ending.Hold, "err", err)
 				time.Sleep(pause)
 			}
+		}
+	})
+}
+
+// takeBack ends an admission of which nobody knows whether it was made: its call is refused, and nothing may be charged for it. It is
+// tried until the ledger has ended the hold, or knows of none.
+func (w *walk) takeBack(hold uuid.UUID) {
+	ending := ledger.Ending{
+		Hold: hold, Token: 1, Unused: true, State: w.callState(ledger.Failed),
+		Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonUnavailable},
+	}
+	w.settling.Go(func() {
+		for pause := settleRetry; ; pause = min(2*pause, settleRetryMax) {
+			err := w.Ledger.Release(context.Background(), ending)
+			if !errors.Is(err, ledger.ErrUnavailable) && !errors.Is(err, ledger.ErrBusy) {
+				return
+			}
+			time.Sleep(pause)
 		}
 	})
 }

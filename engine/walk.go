@@ -33,6 +33,8 @@ type walk struct {
 	// replaces ends the failed attempt before, together with the next admission; replaced tells of it then.
 	replaces *ledger.Replacement
 	replaced *Settlement
+	// counted says that the call's rates have counted it.
+	counted bool
 }
 
 // step is how a candidate fared.
@@ -183,14 +185,15 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 	if err != nil {
 		return nil, w.deniedBy(candidate, storeError(err), true)
 	}
-	unheld := !w.walksOn && reserve.Tokens == nil && reserve.NanoUSD == nil && candidate.CreditRate == nil
+	rates := w.rates(candidate)
+	unheld := !w.walksOn && reserve.Tokens == nil && reserve.NanoUSD == nil && candidate.CreditRate == nil && len(rates) == 0 && candidate.Circuit == nil
 	if unheld {
 		reserve = ledger.Reserve{}
 	}
 	admission := ledger.Admission{
 		Hold: id, Call: w.request.Call, Replaces: w.replaces, Source: candidate.Source, Provider: candidate.Provider,
 		Price: candidate.Price, CreditRate: candidate.CreditRate, Reserve: reserve, Claims: claims(scopes, w.request.Facts.Kind), TTL: w.HoldTTL,
-		Unheld:   unheld,
+		Rates: rates, Circuit: candidate.Circuit, Unheld: unheld,
 		Decision: w.event(candidate, nil),
 	}
 	began := time.Now()
@@ -198,6 +201,9 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 	took := time.Since(began)
 	w.Meter.Admitted(took, err)
 	if err != nil {
+		if errors.Is(err, ledger.ErrUnknown) {
+			w.takeBack(id)
+		}
 		return nil, w.deniedByLedger(candidate, err)
 	}
 	w.contacted++
@@ -208,8 +214,11 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 		w.tell(*w.replaced, hold.Replaced)
 	}
 	w.replaces, w.replaced = nil, nil
+	first := !w.counted
+	w.counted = true
 	grant := &Grant{Candidate: candidate, HonourRouting: decision.HonourRouting, router: w.Router, hold: hold, ttl: w.HoldTTL}
 	if grant.Provider, err = w.Resolver.Resolve(*candidate); err != nil {
+		w.counted = !first
 		return nil, w.missed(candidate, grant, err)
 	}
 	return grant, nil
@@ -228,7 +237,7 @@ func (w *walk) attemptID() (uuid.UUID, error) {
 func (w *walk) missed(candidate *Candidate, grant *Grant, err error) *step {
 	w.contacted--
 	w.replaces = &ledger.Replacement{Ending: ledger.Ending{
-		Hold: grant.hold.ID, Token: grant.hold.Token, Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonMiss},
+		Hold: grant.hold.ID, Token: grant.hold.Token, Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonMiss}, Unused: true,
 	}}
 	return &step{candidate: candidate, outcome: Miss, reason: ReasonMiss, refusal: &Error{
 		Code: CodeUnknownProvider, Message: "no provider is known for the candidate", cause: err,
@@ -256,6 +265,9 @@ func (w *walk) structural(candidate *Candidate, scopes []Scope, reserve ledger.R
 
 // deniedByLedger turns an error of an admission into a step.
 func (w *walk) deniedByLedger(candidate *Candidate, err error) *step {
+	if denied := w.deniedByGate(candidate, err); denied != nil {
+		return denied
+	}
 	var limit *ledger.LimitError
 	if !errors.As(err, &limit) {
 		return w.deniedBy(candidate, storeError(err), true)
@@ -268,13 +280,18 @@ func (w *walk) deniedByLedger(candidate *Candidate, err error) *step {
 	case ledger.ScopeModel:
 		refusal.Details.Class, ends = ClassCapacity, !w.walksOn
 	}
+	if limit.Account.Unit == ledger.Calls {
+		refusal.Code, refusal.Details.Reason = CodeRateLimit, ReasonConcurrency
+		if refusal.Details.Class == ClassCallerLimit {
+			refusal.Details.Class = ClassRate
+		}
+	}
 	described := decisions.NewLimit(limit)
 	refusal.Details.Limit = described
 	if limit.Structural {
 		refusal.Details.Reason = ReasonNeverFits
 	} else {
-		ms := (limit.RetryAfter + time.Millisecond - 1).Milliseconds()
-		refusal.Details.RetryAfterMs = &ms
+		refusal.Details.RetryAfterMs = millis(limit.RetryAfter)
 	}
 	refusal.Message = limitMessage(limit, described, refusal.Details.Class)
 	return w.deniedBy(candidate, refusal, ends)
@@ -285,6 +302,8 @@ func limitMessage(limit *ledger.LimitError, described *decisions.Limit, class Cl
 	switch {
 	case class == ClassCapacity:
 		return "a limit of the model's source is reached"
+	case class == ClassRate:
+		return fmt.Sprintf("%s calls run for %s, and %s may at once", described.Held, described.Account, described.Limit)
 	case limit.Structural:
 		return fmt.Sprintf("the call needs more %s than the %s that one may take of the limit for %s",
 			described.Unit, ledger.FormatAmount(limit.Account.Unit, limit.Spendable), described.Account)
@@ -374,7 +393,7 @@ func (w *walk) event(selected *Candidate, refusal *Error) []byte {
 			Source: s.candidate.Source, Provider: s.candidate.Provider, Outcome: s.outcome, Reason: s.reason, Denials: s.denials,
 		}
 		if s.refusal != nil {
-			judged.Limit = s.refusal.Details.Limit
+			judged.Limit, judged.Rate = s.refusal.Details.Limit, s.refusal.Details.Rate
 		}
 		result.Candidates = append(result.Candidates, judged)
 	}

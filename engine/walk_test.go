@@ -29,6 +29,7 @@ func TestExhausted(t *testing.T) {
 		cooling = denied(refusalOf(ClassCapacity, CodePolicy, "cooling", 700))
 		later   = denied(refusalOf(ClassCapacity, CodePolicy, "later", 900))
 		limit   = denied(refusalOf(ClassCallerLimit, CodeBudget, "limit", 5000))
+		fast    = denied(refusalOf(ClassRate, CodeRateLimit, "fast", 300))
 		ledger  = denied(refusalOf(ClassUnavailable, CodeState, "ledger"))
 		missed  = step{outcome: Miss, refusal: refusalOf(ClassCapacity, CodeUnknownProvider, ReasonMiss)}
 		failed  = step{outcome: Failed}
@@ -47,6 +48,7 @@ func TestExhausted(t *testing.T) {
 		"the least of the times":              {[]step{later, cooling}, ClassCapacity, CodePolicy, "later", 700},
 		"a time that another candidate gave":  {[]step{missed, cooling}, ClassCapacity, CodePolicy, ReasonMiss, 700},
 		"the caller's limit before capacity":  {[]step{cooling, limit, rule}, ClassCallerLimit, CodeBudget, "limit", 5000},
+		"the caller's rate before capacity":   {[]step{cooling, fast, rule}, ClassRate, CodeRateLimit, "fast", 300},
 		"a ledger that cannot answer":         {[]step{cooling, ledger}, ClassUnavailable, CodeState, "ledger", 0},
 		"misses alone":                        {[]step{missed, missed}, ClassCapacity, CodeUnknownProvider, ReasonMiss, 0},
 		"a miss among others is none of them": {[]step{rule, missed}, ClassCapacity, CodePolicy, ReasonMiss, 0},

@@ -18,10 +18,15 @@ const (
 	USD Unit = "usd"
 	// Credits is counted in nano-credits.
 	Credits Unit = "credits"
+	// Calls are those that run: each hold holds one, and becomes no charge of it.
+	Calls Unit = "calls"
 )
 
-// Units are all units, in the order in which people are shown them.
+// Units are the units of what is charged, in the order in which people are shown them.
 var Units = []Unit{Tokens, USD, Credits}
+
+// accountUnits are the units that an account can have.
+var accountUnits = []Unit{Tokens, USD, Credits, Calls}
 
 // Scopes of accounts that the gateway and the router use. The ledger itself gives them no meaning.
 const (
@@ -29,6 +34,8 @@ const (
 	ScopeGroup  = "group"
 	ScopeTenant = "tenant"
 	ScopeTask   = "task"
+	// ScopeToken is a credential: how many calls run under it.
+	ScopeToken = "token"
 	// ScopePart is a part of a task's use: what it used of one model for one kind of work.
 	ScopePart = "part"
 	// ScopeSource and ScopeConnection are who serves: what all calls use of them.
@@ -50,8 +57,8 @@ type Account struct {
 
 // validate returns [ErrInvalid] for an account that no text names: a journal that tells of it could not be read again.
 func (a Account) validate() error {
-	if a.Scope == "" || url.PathEscape(a.Scope) != a.Scope || a.ID == "" || !slices.Contains(Units, a.Unit) {
-		return fmt.Errorf("%w: account %q: want a plain scope, an id and one of the units %v", ErrInvalid, a, Units)
+	if a.Scope == "" || url.PathEscape(a.Scope) != a.Scope || a.ID == "" || !slices.Contains(accountUnits, a.Unit) {
+		return fmt.Errorf("%w: account %q: want a plain scope, an id and one of the units %v", ErrInvalid, a, accountUnits)
 	}
 	return nil
 }
@@ -102,13 +109,13 @@ func ParseAccounts(text string) ([]Account, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %q", ErrAccount, text)
 	}
-	units := Units
+	units := accountUnits
 	if len(parts) == 3 {
 		units = []Unit{Unit(parts[2])}
 	}
 	accounts := make([]Account, 0, len(units))
 	for _, unit := range units {
-		if !slices.Contains(Units, unit) {
+		if !slices.Contains(accountUnits, unit) {
 			return nil, fmt.Errorf("%w: unknown unit in %q", ErrAccount, text)
 		}
 		accounts = append(accounts, Account{Scope: parts[0], ID: id, Unit: unit})
@@ -116,7 +123,7 @@ func ParseAccounts(text string) ([]Account, error) {
 	return accounts, nil
 }
 
-// FormatAmount writes an amount of a unit for people and APIs, exact: tokens as they are, nano-USD as US dollars, nano-credits as
+// FormatAmount writes an amount of a unit for people and APIs, exact: tokens and calls as they are, nano-USD as US dollars, nano-credits as
 // credits.
 func FormatAmount(unit Unit, amount int64) string {
 	switch unit {

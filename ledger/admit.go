@@ -30,8 +30,9 @@ func (op *admit) keys(keys *Keys, about time.Time) {
 		}
 	}
 	if op.Replaces != nil {
-		keys.Ends = append(keys.Ends, op.Replaces.Hold)
+		op.Replaces.keys(keys)
 	}
+	op.gateKeys(keys)
 }
 
 // keys names what the windows of a claim's limits will ask about a time.
@@ -64,6 +65,9 @@ func (op *admit) decide(ctx context.Context, b *batch) error {
 	}
 	at := op.at(b, replaced)
 	if err := op.checkLimits(ctx, b, at, replaced); err != nil {
+		return err
+	}
+	if err := op.checkGates(b, replaced); err != nil {
 		return err
 	}
 	if replaced != nil {
@@ -344,7 +348,7 @@ func (op *admit) apply(b *batch, at time.Time) error {
 	}
 	for _, claim := range op.Claims {
 		row := b.rows.Accounts[claim.Account]
-		if reserved := op.Reserve.Of(claim.Account.Unit); reserved != nil {
+		if reserved := op.Reserve.Of(claim.Account.Unit); reserved != nil && !op.Unheld {
 			row.Held += *reserved
 		}
 		row.open(claim.Limits, at)
@@ -366,6 +370,7 @@ func (op *admit) apply(b *batch, at time.Time) error {
 	if op.Price != nil {
 		b.changes.Prices[op.Price.ID()] = *op.Price
 	}
+	op.pass(b, &hold)
 	b.setHold(hold)
 	op.answer(b, hold)
 	return nil

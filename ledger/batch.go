@@ -190,6 +190,7 @@ func (b *batch) finish(hold HoldRow, ending Ending, state HoldState, consumption
 		hold.Usage = consumption.Usage
 	}
 	b.setHold(hold)
+	b.tellGates(&hold, &ending)
 	b.endCall(hold.Call, ending.State, at)
 	if ending.Decision != nil {
 		if err := b.record(DecisionRecord, hold.Call, at, ending.Decision); err != nil {

@@ -89,7 +89,12 @@ type Charge struct {
 }
 
 // Of is the charge in a unit.
-func (c Charge) Of(unit Unit) int64 { return *c.in(unit) }
+func (c Charge) Of(unit Unit) int64 {
+	if unit == Calls { // they are held only
+		return 0
+	}
+	return *c.in(unit)
+}
 
 func (c *Charge) in(unit Unit) *int64 {
 	switch unit {

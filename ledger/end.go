@@ -41,7 +41,15 @@ type end struct {
 	charge      Charge
 }
 
-func (op *end) keys(keys *Keys, _ time.Time) { keys.Ends = append(keys.Ends, op.Hold) }
+func (op *end) keys(keys *Keys, _ time.Time) { op.Ending.keys(keys) }
+
+// keys names the hold that ends.
+func (e *Ending) keys(keys *Keys) {
+	keys.Ends = append(keys.Ends, e.Hold)
+	if e.Health == Failing {
+		keys.Failing = append(keys.Failing, e.Hold)
+	}
+}
 
 func (op *end) decide(_ context.Context, b *batch) error {
 	op.charge = Charge{}
@@ -117,7 +125,9 @@ func (e *Ending) digest(consumption *Consumption) [32]byte {
 		Outcome     Outcome
 		State       State
 		Consumption *Consumption
-	}{e.Outcome, e.State, consumption})
+		Health      Health `json:",omitempty"` // as if there were none, as in digests that were stored when there was none
+		Unused      bool   `json:",omitempty"`
+	}{e.Outcome, e.State, consumption, e.Health, e.Unused})
 	return sha256.Sum256(text)
 }
 

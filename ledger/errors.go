@@ -16,9 +16,10 @@ var (
 	ErrExpired = fmt.Errorf("%w: the hold has expired", ErrState)
 	// ErrBusy is returned when more waits than can be worked off: try again later. Nothing was done.
 	ErrBusy = errors.New("the ledger is busy")
-	// ErrUnavailable is returned when the store cannot answer. Whether something was done is not known; an operation that
-	// is repeated under the same id is done once.
+	// ErrUnavailable is returned when the store cannot answer. An operation that is repeated under the same id is done once.
 	ErrUnavailable = errors.New("the ledger's store cannot answer")
+	// ErrUnknown is the [ErrUnavailable] of an operation of which it is not known whether it was done. With any other, it was not.
+	ErrUnknown = fmt.Errorf("%w: nobody knows whether it was done", ErrUnavailable)
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("the ledger is closed")
 	// ErrInvalid is returned for an operation whose own fields are wrong; nothing was done.
@@ -60,6 +61,28 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("limit of %s reached: asked for %s, limit %s, used %s, held %s", e.Account, asked,
 		FormatAmount(e.Account.Unit, e.Limit), FormatAmount(e.Account.Unit, e.Used), FormatAmount(e.Account.Unit, e.Held))
 }
+
+// RateError is the denial of an admission by a rate.
+type RateError struct {
+	Rate
+	// RetryAfter is the time after which the rate's window closes. It has no meaning if Structural.
+	RetryAfter time.Duration
+	// Structural says that waiting does not help: nothing may ever begin.
+	Structural bool
+}
+
+func (e *RateError) Error() string {
+	return fmt.Sprintf("rate of %q reached: %d within %v", e.Key, e.Max, e.Window)
+}
+
+// CircuitError is the denial of an admission by an open circuit.
+type CircuitError struct {
+	Key string
+	// RetryAfter is the least time after which an admission would pass if nothing else happened: a probe that is out is not heard of.
+	RetryAfter time.Duration
+}
+
+func (e *CircuitError) Error() string { return fmt.Sprintf("the circuit of %q is open", e.Key) }
 
 // DuplicateError is returned for a call whose idempotency key belongs to another call of the same owner that runs or has
 // succeeded.

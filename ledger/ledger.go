@@ -159,9 +159,13 @@ func (r Reserve) Of(unit Unit) *int64 {
 		return r.NanoUSD
 	case Credits:
 		return r.NanoCredits
+	case Calls: // whatever a call takes, it is one
+		return &oneCall
 	}
 	return r.Tokens
 }
+
+var oneCall int64 = 1
 
 // Replacement ends a hold in the transaction that admits the next one.
 type Replacement struct {
@@ -191,6 +195,9 @@ type Admission struct {
 	CreditRate *CreditRate
 	Reserve    Reserve
 	Claims     []Claim
+	// Rates are how often the like of it may begin. Circuit stands before the candidate; nil if none does.
+	Rates   []Rate
+	Circuit *Circuit
 	// TTL is how long the hold lives unless renewed. Defaults to the ledger's.
 	TTL time.Duration
 	// Unheld checks the limits as they stand and makes no hold: for a call that reserves nothing and is charged directly.
@@ -210,9 +217,10 @@ type Hold struct {
 	Replaced Charge
 }
 
-// Admit sets an admission's reserve aside in all of its accounts, or in none, and commits its decision record with it.
+// Admit sets an admission's reserve aside in all of its accounts, counts it under its rates and lets it through its circuit, or does
+// none of it, and commits its decision record with it.
 //
-// It returns a [*LimitError] if a limit denies it, a [*DuplicateError] if the call's idempotency key is taken, [ErrState] if
+// It returns a [*LimitError], a [*RateError] or a [*CircuitError] if a limit, a rate or a circuit denies it, a [*DuplicateError] if the call's idempotency key is taken, [ErrState] if
 // the call is over, [ErrInvalid], [ErrBusy], [ErrUnavailable] or [ErrClosed]. If ctx ends while the admission is being
 // written, its answer is returned all the same, so that the caller can release the hold.
 func (l *Ledger) Admit(ctx context.Context, admission Admission) (Hold, error) {
@@ -261,6 +269,9 @@ func (a *Admission) validate() error {
 	}
 	if a.Unheld && (a.Call != nil || a.Replaces != nil || a.Reserve != (Reserve{})) {
 		return fmt.Errorf("%w: an admission without a hold reserves nothing and is for no recorded call", ErrInvalid)
+	}
+	if err := a.validateGates(); err != nil {
+		return err
 	}
 	if a.CreditRate != nil {
 		if err := a.CreditRate.validate(); err != nil {
@@ -330,6 +341,10 @@ type Ending struct {
 	Outcome Outcome
 	// State is the call's terminal state. Empty only where a further admission replaces the hold, or there is no call.
 	State State
+	// Health is what the end says of the candidate: the hold's circuit hears it.
+	Health Health
+	// Unused says that the candidate was never contacted: what was counted under rates is taken back, and a probe is given back.
+	Unused bool
 	// Decision is the body of a further decision record, where the call ends because nothing else could be tried. Optional.
 	Decision []byte
 }
@@ -355,6 +370,9 @@ func (l *Ledger) Release(ctx context.Context, ending Ending) error {
 }
 
 func (l *Ledger) end(ctx context.Context, op *end) (Charge, error) {
+	if err := op.Health.validate(); err != nil {
+		return Charge{}, err
+	}
 	if c := op.consumption; c != nil && c.Usage != nil {
 		if _, err := c.Usage.Tokens(); err != nil {
 			return Charge{}, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -409,7 +427,7 @@ type Balance struct {
 
 // Read returns the balances of claims, a balance for each limit in order. Holds that are due count as charged.
 func (l *Ledger) Read(ctx context.Context, claims []Claim) ([]Balance, error) {
-	return readBalances(ctx, l.store, claims, l.Status().SuspendedUntil)
+	return readBalances(ctx, l.store, claims, l.about(), l.Status().SuspendedUntil)
 }
 
 // Writer is the ledger's own stream of the journal.

@@ -167,14 +167,14 @@ type prune struct {
 func (op *prune) keys(*Keys, time.Time) {}
 
 func (op *prune) decide(ctx context.Context, b *batch) error {
-	rows, err := b.tx.Load(ctx, Keys{Oldest: Prefix{Writer: op.writer, Limit: pruneMax + 1}})
+	rows, err := b.tx.Load(ctx, Keys{Page: Page{Writer: op.writer, Limit: pruneMax + 1}})
 	if err != nil {
 		return err
 	}
-	if err := op.choose(ctx, b, rows.Oldest); err != nil || op.records == 0 {
+	if err := op.choose(ctx, b, rows.Page); err != nil || op.records == 0 {
 		return err
 	}
-	return op.close(ctx, b, rows.Oldest[:op.records])
+	return op.close(ctx, b, rows.Page[:op.records])
 }
 
 // tryOn chooses without pruning, from where it has come to.

@@ -8,11 +8,11 @@ import (
 
 // ReadBalances reads balances from a store without a ledger, for tools that only look.
 func ReadBalances(ctx context.Context, store Store, claims []Claim) ([]Balance, error) {
-	return readBalances(ctx, store, claims, time.Time{})
+	return readBalances(ctx, store, claims, time.Now(), time.Time{})
 }
 
-func readBalances(ctx context.Context, store Store, claims []Claim, suspendedUntil time.Time) ([]Balance, error) {
-	b, err := readBatch(ctx, store, claimKeys(claims), suspendedUntil)
+func readBalances(ctx context.Context, store Store, claims []Claim, about, suspendedUntil time.Time) ([]Balance, error) {
+	b, err := readBatch(ctx, store, claimKeys(claims, about), suspendedUntil)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func readBalances(ctx context.Context, store Store, claims []Claim, suspendedUnt
 // ReadAccount reads an account with the live holds that stand on it. The row of one that the ledger does not know is
 // zero, its TouchedAt too.
 func ReadAccount(ctx context.Context, store Store, account Account) (AccountRow, []HoldRow, error) {
-	b, err := readBatch(ctx, store, claimKeys([]Claim{{Account: account}}), time.Time{})
+	b, err := readBatch(ctx, store, claimKeys([]Claim{{Account: account}}, time.Time{}), time.Time{})
 	if err != nil {
 		return AccountRow{}, nil, err
 	}
@@ -45,9 +45,10 @@ func ReadAccount(ctx context.Context, store Store, account Account) (AccountRow,
 	return b.rows.Accounts[account], holds, nil
 }
 
-func claimKeys(claims []Claim) (keys Keys) {
+// claimKeys names what balances are computed from, about a time.
+func claimKeys(claims []Claim, about time.Time) (keys Keys) {
 	for _, claim := range claims {
-		keys.Accounts = append(keys.Accounts, claim.Account)
+		claim.keys(&keys, about)
 		keys.Standing = append(keys.Standing, claim.Account)
 	}
 	return keys
@@ -98,7 +99,7 @@ func (l *Ledger) ReadSince(ctx context.Context, accounts []Account, since time.T
 	for _, account := range accounts {
 		claims = append(claims, Claim{Account: account})
 	}
-	b, err := readBatch(ctx, l.store, claimKeys(claims), l.Status().SuspendedUntil)
+	b, err := readBatch(ctx, l.store, claimKeys(claims, time.Time{}), l.Status().SuspendedUntil)
 	if err != nil {
 		return nil, err
 	}

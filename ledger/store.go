@@ -14,9 +14,9 @@ type Store interface {
 	// Update runs decide in one transaction and commits what it saved, all or nothing. It MAY run decide again from the start in a
 	// new transaction, also where it cannot tell whether the one before was committed: decide finds that out from what it loads.
 	//
-	// An error of decide is returned as it is, and nothing is saved. A failure of the store is returned wrapped in
-	// [ErrUnavailable] if it may not last, or if it is not known whether anything was saved; and as it is if the store has
-	// refused what was to be saved, so that nothing was.
+	// An error of decide is returned as it is, and nothing is saved. A failure of the store is returned wrapped in [ErrUnknown] if
+	// it is not known whether anything was saved; in [ErrUnavailable] if nothing was, and another time may do; and as it is if the
+	// store has refused what was to be saved.
 	Update(ctx context.Context, decide func(Tx) error) error
 	// Load reads rows in one consistent view without locking or writing.
 	Load(ctx context.Context, keys Keys) (*Rows, error)
@@ -77,7 +77,9 @@ type Keys struct {
 	Accounts []Account
 	Holds    []uuid.UUID
 	// Ends names holds that are about to end: with each come the rows that its end changes, its accounts, call, rates and circuit.
-	Ends     []uuid.UUID
+	Ends []uuid.UUID
+	// Failing names those of Ends whose circuits will count a failure.
+	Failing  []uuid.UUID
 	Calls    []uuid.UUID
 	Rates    []string
 	Circuits []string
@@ -101,8 +103,8 @@ type Keys struct {
 	Refunds []Span
 	// Amendments names what persons did to the books.
 	Amendments []uuid.UUID
-	// Oldest asks for the first records of a stream.
-	Oldest Prefix
+	// Page asks for records of a stream.
+	Page Page
 	// Stream asks for the last number of this writer's records.
 	Stream uuid.UUID
 }
@@ -113,9 +115,10 @@ type Edge struct {
 	Length  time.Duration
 }
 
-// Prefix is the first records of a stream. The zero value asks for none.
-type Prefix struct {
+// Page is the first records of a stream after a number. The zero value asks for none.
+type Page struct {
 	Writer uuid.UUID
+	After  int64
 	Limit  int
 }
 
@@ -149,7 +152,9 @@ type Rows struct {
 	Calls    map[uuid.UUID]Call
 	Rates    map[string]RateRow
 	Circuits map[string]CircuitRow
-	Sweep    SweepRow
+	// CircuitsFull says that the store has no room for another circuit: it keeps as many as it may, and all of them are open.
+	CircuitsFull bool
+	Sweep        SweepRow
 	// Idempotency holds the ids of the calls that have the keys asked for; the rows are in Calls.
 	Idempotency map[IdempotencyKey]uuid.UUID
 	// Due holds the ids of the due holds, by deadline and id; the rows are in Holds.
@@ -168,8 +173,8 @@ type Rows struct {
 	// Refunds hold the sums that are above 0.
 	Refunds    map[Span]int64
 	Amendments map[uuid.UUID]AmendmentRow
-	// Oldest holds the first records of the stream asked for, in order.
-	Oldest []Record
+	// Page holds the records asked for, in order.
+	Page []Record
 	// Last is the last number of the stream asked for.
 	Last int64
 }
@@ -231,7 +236,7 @@ type RateRow struct {
 type CircuitRow struct {
 	// Failures counts those without a success between.
 	Failures int64
-	// RetryAt is when an open circuit lets a probe through; zero while it is closed.
+	// RetryAt is when an open circuit lets a probe through, if it hears nothing of the one that is out; zero while it is closed.
 	RetryAt time.Time
 	// Probe is the hold of the probe that is out, until ProbeUntil; zero if there is none.
 	Probe      uuid.UUID

@@ -16,7 +16,7 @@ const LengthMax = 31 * 24 * time.Hour
 // ErrWindow is returned for a window that cannot be.
 var ErrWindow = errors.New("not a window")
 
-// Window is the span in which a [Limit] counts charges: [Fixed], [Rolling] or [Month]. A hold stands in no window: it counts
+// Window is the span in which a [Limit] counts charges: [Fixed], [Rolling], [Month], or none, which is [AtOnce]. A hold stands in no window: it counts
 // against every window of its account until it ends, and its charge is posted then.
 type Window interface {
 	// String names the window, for example "rolling/5h".
@@ -76,11 +76,16 @@ type Month struct {
 	Zone string
 }
 
+// AtOnce counts nothing that was used: the limit is for what is held at one time.
+type AtOnce struct{}
+
 func (f Fixed) String() string { return "fixed/" + formatLength(f.Length) }
 
 func (r Rolling) String() string { return "rolling/" + formatLength(r.Length) }
 
 func (m Month) String() string { return "month/" + m.zone() }
+
+func (AtOnce) String() string { return "at-once" }
 
 func (m Month) zone() string {
 	if m.Zone == "" {
@@ -100,7 +105,7 @@ func formatLength(d time.Duration) string {
 	return text
 }
 
-// ParseWindow reads a window as String writes it: "fixed/24h", "rolling/5h", "month/Europe/Berlin". A length may be in days, "7d"; a
+// ParseWindow reads a window as String writes it: "fixed/24h", "rolling/5h", "month/Europe/Berlin", "at-once". A length may be in days, "7d"; a
 // length alone is a fixed window's; "month" alone is UTC's. It returns [ErrWindow].
 func ParseWindow(text string) (Window, error) {
 	kind, rest, _ := strings.Cut(text, "/")
@@ -110,6 +115,11 @@ func ParseWindow(text string) (Window, error) {
 	switch kind {
 	case "month":
 		window = Month{Zone: rest}
+	case "at-once":
+		if rest != "" {
+			err = fmt.Errorf("%w: at-once has no length: %q", ErrWindow, text)
+		}
+		window = AtOnce{}
 	case "rolling":
 		length, err = parseLength(rest)
 		window = Rolling{length}
@@ -136,7 +146,7 @@ func parseLength(text string) (time.Duration, error) {
 	}
 	length, err := time.ParseDuration(text)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %q must be a length such as 5h or 7d, rolling/LENGTH, fixed/LENGTH or month/ZONE", ErrWindow, text)
+		return 0, fmt.Errorf("%w: %q must be a length such as 5h or 7d, rolling/LENGTH, fixed/LENGTH, month/ZONE or at-once", ErrWindow, text)
 	}
 	return length, nil
 }
@@ -172,6 +182,9 @@ func location(name string) (*time.Location, error) {
 	locations.Store(name, zone)
 	return zone, nil
 }
+
+// Validate returns nil: there is nothing that could be wrong.
+func (AtOnce) Validate() error { return nil }
 
 func validateLength(length time.Duration) error {
 	if length <= 0 || length > LengthMax || length%time.Microsecond != 0 {
@@ -399,6 +412,16 @@ func (n *need) run(now, end time.Time) (at time.Time, fits bool) {
 		n.used += n.holds[0].amount
 	}
 	return at, n.fits()
+}
+
+func (AtOnce) since(past *past, _ time.Time) (int64, error) { return past.row.Used, nil }
+
+func (AtOnce) recovers(_ *past, at time.Time) time.Time { return at }
+
+// recovery is when enough holds have run out: what they are charged is not counted.
+func (AtOnce) recovery(_ *past, now time.Time, n need) (time.Time, bool, error) {
+	at, ok := n.outlive(now)
+	return at, ok, nil
 }
 
 func later(a, b time.Time) time.Time {

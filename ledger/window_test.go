@@ -183,7 +183,7 @@ func TestWindowsThatCannotBe(t *testing.T) {
 }
 
 func FuzzParseWindow(f *testing.F) {
-	for _, text := range []string{"24h", "fixed/24h", "rolling/5h", "rolling/7d", "month", "month/Europe/Berlin", "31d", "rolling/1h0m1s", "month/", "5"} {
+	for _, text := range []string{"24h", "fixed/24h", "rolling/5h", "rolling/7d", "month", "month/Europe/Berlin", "31d", "rolling/1h0m1s", "month/", "5", "at-once", "at-once/5h"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -138,8 +139,7 @@ func (l *Ledger) do(ctx context.Context, lane lane, op operation) error {
 	return w.err
 }
 
-// write is the ledger's one writer: it works off what waits until the queue is closed and empty, and sweeps when nothing
-// else touches the ledger.
+// write is the ledger's one writer: it works off what waits until the queue is closed and empty, and sweeps from time to time.
 func (l *Ledger) write() {
 	defer close(l.done)
 	sweep := time.NewTicker(l.config.SweepEvery)
@@ -153,13 +153,16 @@ func (l *Ledger) write() {
 		}
 		waiting, closed := l.queue.take()
 		if closed {
+			if l.Sweeps() {
+				_ = l.transact(nil, leaves) // else another waits for the end of its lease
+			}
 			return
 		}
-		switch {
-		case len(waiting) > 0:
+		if len(waiting) > 0 {
 			l.commit(waiting)
-		case sweeping:
-			_ = l.transact(nil, true) // Status tells of it
+		}
+		if sweeping {
+			_ = l.transact(nil, sweeps) // Status tells of it
 		}
 	}
 }
@@ -168,14 +171,14 @@ func (l *Ledger) write() {
 // so that one takes no other with it; once two have failed alone the store takes nothing, and the rest fail too. If it is not known
 // what became of the batch, nothing is tried again here: each caller knows whether its operation may be.
 func (l *Ledger) commit(waiting []*waiter) {
-	err := l.transact(waiting, false)
+	err := l.transact(waiting, noSweep)
 	if err == nil || len(waiting) == 1 || !errors.Is(err, errRefused) {
 		l.answer(waiting, err)
 		return
 	}
 	for i, failures := 0, 0; i < len(waiting); i++ {
 		if failures < 2 {
-			if err = l.transact(waiting[i:i+1], false); err != nil {
+			if err = l.transact(waiting[i:i+1], noSweep); err != nil {
 				failures++
 			}
 		}
@@ -197,26 +200,30 @@ var errRefused = errors.New("the store refused the transaction")
 
 // transact decides operations in order in one transaction: first what is due expires, then each decides on what the ones
 // before it left.
-func (l *Ledger) transact(waiting []*waiter, sweeping bool) error {
+func (l *Ledger) transact(waiting []*waiter, sweep sweep) error {
 	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timeout)
 	defer cancel()
 	var b *batch
-	var written int64 // the number of the last record that the transaction before this one would have written
+	var written *Record // the last one that the transaction before this one would have written
 	err := l.store.Update(ctx, func(tx Tx) (err error) {
 		l.unsure.mark(waitingFor(b, waiting))
 		before := b
-		if b, err = l.begin(ctx, tx, waiting, sweeping); err != nil {
+		if b, err = l.begin(ctx, tx, waiting, sweep); err != nil {
 			return err
 		}
-		if written > 0 && b.rows.Last >= written {
-			b = before // it was committed after all: its answers stand
+		committed, err := b.has(ctx, written)
+		if err != nil {
+			return err
+		}
+		if committed {
+			b = before // its answers stand
 			return nil
 		}
-		if err := l.decide(ctx, b, waiting, sweeping); err != nil || b.changes.Empty() {
+		if err := l.decide(ctx, b, waiting, sweep); err != nil || b.changes.Empty() {
 			return err
 		}
-		if len(b.changes.Records) > 0 {
-			written = b.rows.Last
+		if n := len(b.changes.Records); n > 0 {
+			written = &b.changes.Records[n-1]
 		}
 		return tx.Save(ctx, &b.changes)
 	})
@@ -229,6 +236,23 @@ func (l *Ledger) transact(waiting []*waiter, sweeping bool) error {
 	return err
 }
 
+// has says whether a record of this process's was committed. Another may stand under its number, of a transaction before that came to
+// be committed after all.
+func (b *batch) has(ctx context.Context, written *Record) (bool, error) {
+	if written == nil || b.rows.Last < written.Number {
+		return false, nil
+	}
+	rows, err := b.tx.Load(ctx, Keys{Page: Page{Writer: b.writer, After: written.Number - 1, Limit: 1}})
+	if err != nil {
+		return false, err
+	}
+	if len(rows.Page) == 0 {
+		return false, nil
+	}
+	found := rows.Page[0]
+	return found.At.Equal(written.At) && found.Kind == written.Kind && found.Call == written.Call && bytes.Equal(found.Body, written.Body), nil
+}
+
 // waitingFor are the operations of a transaction that was begun: none before the first.
 func waitingFor(b *batch, waiting []*waiter) []*waiter {
 	if b == nil {
@@ -238,8 +262,8 @@ func waitingFor(b *batch, waiting []*waiter) []*waiter {
 }
 
 // decide works off a batch.
-func (l *Ledger) decide(ctx context.Context, b *batch, waiting []*waiter, sweeping bool) error {
-	if !l.config.LeaveDue && (!sweeping || b.sweep(l.sweepFor)) {
+func (l *Ledger) decide(ctx context.Context, b *batch, waiting []*waiter, sweep sweep) error {
+	if !l.config.LeaveDue && b.sweep(sweep, l.sweepFor) {
 		if err := b.expireDue(); err != nil {
 			return err
 		}
@@ -268,7 +292,7 @@ func (l *Ledger) transacted(b *batch, waiting []*waiter, err error) error {
 	l.status = Status{Err: err, SuspendedUntil: l.clock.suspendedUntil}
 	l.seen, l.seenAt = l.clock.lastNow, l.clock.lastElapsed
 	if b != nil {
-		l.sweeps = b.rows.Sweep.Sweeper == l.writer && b.rows.Now.Before(b.rows.Sweep.Until)
+		l.sweeps = b.rows.Sweep.Sweeper == l.writer && b.rows.Sweep.isLive(b.rows.Now)
 	}
 	return err
 }
@@ -284,14 +308,14 @@ func (l *Ledger) about() time.Time {
 func isStoreError(err error) bool {
 	var limit *LimitError
 	var duplicate *DuplicateError
-	return !errors.As(err, &limit) && !errors.As(err, &duplicate) &&
+	return !errors.As(err, &limit) && !errors.As(err, &duplicate) && !isGateError(err) &&
 		!errors.Is(err, ErrState) && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrOverflow) && !errors.Is(err, ErrUsage) &&
 		!errors.Is(err, ErrPrice) && !errors.Is(err, ErrNotFound)
 }
 
 // begin reads every row that the operations name.
-func (l *Ledger) begin(ctx context.Context, tx Tx, waiting []*waiter, sweeping bool) (*batch, error) {
-	keys := Keys{Due: !l.config.LeaveDue, Sweep: sweeping, Stream: l.writer}
+func (l *Ledger) begin(ctx context.Context, tx Tx, waiting []*waiter, sweep sweep) (*batch, error) {
+	keys := Keys{Due: !l.config.LeaveDue, Sweep: sweep != noSweep, Stream: l.writer}
 	about := l.about()
 	for _, w := range waiting {
 		w.keys(&keys, about)

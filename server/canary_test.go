@@ -129,7 +129,7 @@ func canaryCatalogue(plainPort string) string {
 models:
 `, 1)
 	for _, connection := range []string{"refused", "unknown", "not-tls", "private"} {
-		text = strings.Replace(text, "users:\n", fmt.Sprintf(`  - {id: %s, output_tokens_max: 100, access: {everyone: true}, sources: [{id: %[1]s, connection: %[1]s, model: up, price: {input: "1", output: "1"}}]}
+		text = strings.Replace(text, "users:\n", fmt.Sprintf(`  - {id: %s, output_tokens_max: 100, access: {everyone: true}, sources: [{id: %[1]s, connection: %[1]s, model: up, circuit: {enabled: false}, price: {input: "1", output: "1"}}]}
 users:
   - {id: eve-%[1]s}
 `, connection), 1)

@@ -33,7 +33,7 @@ models:
     context_tokens: 128000
     output_tokens_max: 100
     access: {everyone: true}
-    sources: [{id: s, connection: fake, model: up, price: {input: "1", output: "1"}}]
+    sources: [{id: s, connection: fake, model: up, circuit: {enabled: false}, price: {input: "1", output: "1"}}]
 users:
   - {id: alice, features: ["feat:ai:use"], tokens: [{name: t, token: "env:TOKEN"}]}
 limits:

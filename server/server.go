@@ -127,7 +127,7 @@ func (s *Server) openStore() (ledger.Store, error) {
 	case s.config.Store != nil:
 		return s.config.Store, nil
 	case s.config.DatabaseURL == memoryURL:
-		return memory.Open(memory.Config{Now: s.config.Now, Accounts: memory.AccountsMax})
+		return memory.Open(memory.Config{Now: s.config.Now, Accounts: memory.AccountsMax, Rates: memory.RatesMax, Circuits: memory.CircuitsMax})
 	}
 	database, err := s.config.Database()
 	if err != nil {

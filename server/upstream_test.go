@@ -32,6 +32,7 @@ func wired(end string, pieces ...any) string {
 	return string(text)
 }
 
+// What is on the wire says that the connection ends with it: the next call would else race with its end.
 const (
 	streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 	jsonHead   = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -77,7 +78,7 @@ func hostileStreams() []hostile {
 		{"HTML that is said to be a stream", wired("", streamHead+"<html>\n<body>\n\nsorry\n\n"), "", 502, "upstream_error", brokenFree},
 		{"nothing", wired("", streamHead), "", 502, "upstream_error", brokenFree},
 		{"no answer at all", `{"break": "before_header"}`, "", 502, "upstream_error", lostFree},
-		{"a length of 0", wired("", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 0\r\n\r\n"), "", 502, "upstream_error", brokenFree},
+		{"a length of 0", wired("", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"), "", 502, "upstream_error", brokenFree},
 		{"204", wired("", "HTTP/1.1 204 No Content\r\n\r\n"), "", 502, "upstream_error", refusedFree},
 		{"half an event", wired("", streamHead+`data: {"choices":[{"delta":{"content":"He`), "", 502, "upstream_error", brokenFree},
 		{"half an event after output", wired("", streamHead+delta+`data: {"choi`), "", 200, "upstream_error", brokenAfter},
@@ -98,7 +99,7 @@ func hostileStreams() []hostile {
 		{"a length of -1", wired("", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: -1\r\n\r\n"+done), "", 502, "upstream_error", lostFree},
 		{"fewer bytes than said", wired("", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n"+delta), "", 200, "upstream_error", brokenAfter},
 		{"fewer bytes than said, but all of the answer", wired("", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n"+delta+finish+used+done), "", 200, "", bothTold},
-		{"more bytes than said", wired("", fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n", len(delta))+delta+finish+used+done), "", 200, "upstream_error", brokenAfter},
+		{"more bytes than said", wired("", fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", len(delta))+delta+finish+used+done), "", 200, "upstream_error", brokenAfter},
 		{"a byte at a time", `{"text": ["Hello"], "split": 1}`, "", 200, "", bothTold},
 		{"reset after the header", wired("reset", streamHead), "", 502, "upstream_error", brokenFree},
 		{"reset after output", wired("reset", streamHead+delta), "", 200, "upstream_error", brokenAfter},
@@ -166,7 +167,7 @@ func hostileAnswers() []hostile {
 			}
 			cases = append(cases, hostile{
 				fmt.Sprintf("%d to %q", status, target),
-				wired("", fmt.Sprintf("HTTP/1.1 %d Moved\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n", status, target)),
+				wired("", fmt.Sprintf("HTTP/1.1 %d Moved\r\nConnection: close\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n", status, target)),
 				"", 502, "upstream_error", end,
 			})
 		}

@@ -68,13 +68,27 @@ type Result struct {
 type Candidate struct {
 	Source   string `json:"source"`
 	Provider string `json:"provider"`
-	// Outcome is selected, denied, miss, failed or not_reached.
+	// Outcome is selected, denied, circuit_open, miss, failed or not_reached.
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitempty"`
 	// Denials are the rules that refused.
 	Denials []policy.Denial `json:"denials,omitempty"`
 	// Limit is the limit that refused.
 	Limit *Limit `json:"limit,omitempty"`
+	// Rate is the rate that refused.
+	Rate *Rate `json:"rate,omitempty"`
+}
+
+// Rate is a rate that refused: so many calls may begin in a window.
+type Rate struct {
+	Key    string `json:"key"`
+	Max    string `json:"max"`
+	Window string `json:"window"`
+}
+
+// NewRate describes a denial by a rate.
+func NewRate(e *ledger.RateError) *Rate {
+	return &Rate{Key: e.Key, Max: ledger.FormatAmount(ledger.Calls, e.Max), Window: (ledger.Fixed{Length: e.Window}).String()}
 }
 
 // Limit is a limit that refused, with the amounts that the admitting transaction saw, as exact decimals of the unit.

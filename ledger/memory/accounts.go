@@ -1,11 +1,7 @@
 package memory
 
 import (
-	"fmt"
-	"math"
 	"time"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"regent/ledger"
 )
@@ -25,28 +21,32 @@ type Config struct {
 	// Accounts bounds the accounts that are kept. What is idle is forgotten first, then what was used longest ago; what is held is never
 	// forgotten, and may stand above the bound. Defaults to 4,096; at most 65,536.
 	Accounts int
+	// Rates bounds the rates that are kept. Those whose window has closed are forgotten first, then those that counted longest ago.
+	// Defaults to 4,096; at most 65,536.
+	Rates int
+	// Circuits bounds the circuits that are kept. Only closed ones are forgotten: where all are open, an admission under another one is
+	// [ledger.ErrBusy]. Defaults to 1,024; at most 16,384.
+	Circuits int
 }
 
 // Open makes an empty store. It returns [ledger.ErrInvalid] for a bound that cannot be.
 func Open(config Config) (*Store, error) {
-	if config.Accounts == 0 {
-		config.Accounts = accountsDefault
-	}
-	if config.Accounts < 0 || config.Accounts > AccountsMax {
-		return nil, fmt.Errorf("%w: memory.Config.Accounts must be within 1 and %d, not %d", ledger.ErrInvalid, AccountsMax, config.Accounts)
-	}
 	s := New(config.Now)
-	s.accountsMax = config.Accounts
-	return s, nil
-}
-
-// newRecent keeps accounts in the order of their last use. It forgets nothing by itself.
-func newRecent() *simplelru.LRU[ledger.Account, struct{}] {
-	recent, err := simplelru.NewLRU[ledger.Account, struct{}](math.MaxInt, nil)
-	if err != nil { // only a size below 1 fails
-		panic(err)
+	for _, each := range []struct {
+		name              string
+		of                *int
+		n, standard, most int
+	}{
+		{"Accounts", &s.accountsMax, config.Accounts, accountsDefault, AccountsMax},
+		{"Rates", &s.gates.ratesMax, config.Rates, ratesDefault, RatesMax},
+		{"Circuits", &s.gates.circuitsMax, config.Circuits, circuitsDefault, CircuitsMax},
+	} {
+		var err error
+		if *each.of, err = bound(each.name, each.n, each.standard, each.most); err != nil {
+			return nil, err
+		}
 	}
-	return recent
+	return s, nil
 }
 
 // evict forgets accounts beyond the bound, as far as nothing is held of them: idle ones first, then those used longest ago.

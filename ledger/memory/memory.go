@@ -44,6 +44,7 @@ type Store struct {
 	cursors     map[cursor]int64
 	amendments  map[uuid.UUID]ledger.AmendmentRow
 	sweep       ledger.SweepRow
+	gates       gates
 }
 
 type cursor struct {
@@ -53,7 +54,7 @@ type cursor struct {
 
 var _ ledger.Store = (*Store)(nil)
 
-// New makes an empty store with the default bound of accounts. now is its clock; nil is the system's.
+// New makes an empty store with the default bounds. now is its clock; nil is the system's.
 func New(now func() time.Time) *Store {
 	if now == nil {
 		now = time.Now
@@ -61,7 +62,7 @@ func New(now func() time.Time) *Store {
 	return &Store{
 		now:         now,
 		accountsMax: accountsDefault,
-		recent:      newRecent(),
+		recent:      unbounded[ledger.Account, struct{}](),
 		accounts:    map[ledger.Account]ledger.AccountRow{},
 		holds:       map[uuid.UUID]ledger.HoldRow{},
 		calls:       map[uuid.UUID]ledger.Call{},
@@ -73,6 +74,7 @@ func New(now func() time.Time) *Store {
 		records:     map[uuid.UUID][]ledger.Record{},
 		cursors:     map[cursor]int64{},
 		amendments:  map[uuid.UUID]ledger.AmendmentRow{},
+		gates:       newGates(),
 	}
 }
 
@@ -145,13 +147,14 @@ func (s *Store) load(keys ledger.Keys, now time.Time) *ledger.Rows {
 			put(&rows.Amendments, id, row)
 		}
 	}
-	if keys.Oldest.Limit > 0 {
-		rows.Oldest = s.page(keys.Oldest.Writer, 0, keys.Oldest.Limit)
+	if keys.Page.Limit > 0 {
+		rows.Page = s.page(keys.Page.Writer, keys.Page.After, keys.Page.Limit)
 	}
 	if keys.Due {
 		s.loadDue(rows)
 	}
 	s.loadPast(keys, rows)
+	s.loadGates(keys, rows)
 	if stream := s.records[keys.Stream]; len(stream) > 0 {
 		rows.Last = stream[len(stream)-1].Number
 	}
@@ -292,6 +295,7 @@ func (s *Store) save(changes *ledger.Changes) {
 	for _, record := range changes.Records {
 		s.records[record.Writer] = append(s.records[record.Writer], record)
 	}
+	s.gates.save(changes, s.clock())
 	s.prune(changes.Pruned)
 	s.evict()
 	s.forget()

@@ -19,7 +19,7 @@ type dialect struct {
 	//	{int} {bytes}  the types of integers and bytes
 	//	{text}         the type of a text by which rows are in order: that of its bytes
 	//	{strict}       keeps a table from taking a value of another type
-	//	{lock}         locks the rows of table t that a query finds
+	//	{lock}         locks the rows of table t that a query finds; {skip} does so but for those that are locked
 	//	{now}          the database's clock in microseconds; its argument replaces the clock if it is not NULL
 	//	{each c}       the texts of the JSON array in column c, as e.value
 	//	{openings}     what migration 5 takes over of the table of openings
@@ -41,7 +41,7 @@ var (
 	sqlite = dialect{
 		name: "SQLite", goose: goose.DialectSQLite3,
 		words: []string{
-			"{int}", "INTEGER", "{bytes}", "BLOB", "{text}", "TEXT", "{strict}", "STRICT", "{lock}", "", "{now}", "CAST(? AS BIGINT)",
+			"{int}", "INTEGER", "{bytes}", "BLOB", "{text}", "TEXT", "{strict}", "STRICT", "{lock}", "", "{skip}", "", "{now}", "CAST(? AS BIGINT)",
 			"{each h.accounts}", "json_each(h.accounts) AS e", "{each h.rates}", "json_each(h.rates) AS e",
 			"{openings}", `(SELECT json_group_object(CAST(o.length AS TEXT), json_array(o.opened_at, o.total))
 				FROM ledger_opening o WHERE o.account = ledger_account.account HAVING count(*) > 0)`,
@@ -66,7 +66,7 @@ var (
 
 func serverWords(transaction string) []string {
 	return []string{
-		"{int}", "INT8", "{bytes}", "BYTEA", "{strict}", "", "{lock}", "FOR UPDATE OF t", "{now}", databaseClock,
+		"{int}", "INT8", "{bytes}", "BYTEA", "{strict}", "", "{lock}", "FOR UPDATE OF t", "{skip}", "FOR UPDATE OF t SKIP LOCKED", "{now}", databaseClock,
 		"{each h.accounts}", "json_array_elements_text(CAST(h.accounts AS JSON)) AS e (value)",
 		"{each h.rates}", "json_array_elements_text(CAST(h.rates AS JSON)) AS e (value)",
 		"{openings}", "NULL", // there never was such a table with rows

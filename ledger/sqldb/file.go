@@ -149,7 +149,11 @@ func (s *fileSession) exchange(ctx context.Context, queries []query) error {
 }
 
 func (s *fileSession) commit(ctx context.Context, queries []query) error {
-	if err := s.exchange(ctx, append(queries, commitQuery)); err != nil {
+	if err := s.exchange(ctx, queries); err != nil {
+		return err
+	}
+	// From here on the caller's time does not count: one who was told that it is over would not know what was committed.
+	if err := s.exchange(context.WithoutCancel(ctx), []query{commitQuery}); err != nil {
 		return err
 	}
 	s.open = false

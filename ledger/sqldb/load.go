@@ -104,14 +104,14 @@ func (l *load) queries() (queries []query) {
 	add(len(k.Refunds) > 0, l.readRefunds)
 	add(len(k.Standing) > 0, l.readStanding)
 	add(len(k.Amendments) > 0, l.readAmendments)
-	add(k.Oldest.Limit > 0, l.readOldest)
+	add(k.Page.Limit > 0, l.readPage)
 	return queries
 }
 
 func one(q query) []query { return []query{q} }
 
 // names builds a statement that reads what is named and what is of the holds that end.
-func (l *load) names(row func(scan) error, before, named, end, due, after string, list list) query {
+func (l *load) names(row func(scan) error, before, named, end, due, after string, list list, last ...any) query {
 	statement, args := before+named, []any{list}
 	if end != "" && len(l.ends) > 0 {
 		statement, args = statement+end, append(args, l.ends)
@@ -119,7 +119,7 @@ func (l *load) names(row func(scan) error, before, named, end, due, after string
 	if l.keys.Due {
 		statement, args = statement+due, append(args, l.clock)
 	}
-	return l.read(row, statement+after, args...)
+	return l.read(row, statement+after, append(args, last...)...)
 }
 
 func (l *load) readClock() []query {
@@ -201,6 +201,10 @@ func (l *load) readCircuits() (queries []query) {
 		queries = l.write(makeCircuits, named)
 		after = lockCircuits
 	}
+	var failing []any
+	if len(l.keys.Failing) > 0 {
+		after, failing = readFailing+after, []any{ids(l.keys.Failing)}
+	}
 	return append(queries, l.names(func(scan scan) error {
 		var key string
 		var row ledger.CircuitRow
@@ -209,7 +213,7 @@ func (l *load) readCircuits() (queries []query) {
 		}
 		l.rows.Circuits[key] = row
 		return nil
-	}, readCircuits, accountsNamed, circuitsEnd, circuitsDue, after, named))
+	}, readCircuits, accountsNamed, circuitsEnd, circuitsDue, after, named, failing...))
 }
 
 func (l *load) readHolds() []query {
@@ -367,8 +371,8 @@ func (l *load) readAmendments() []query {
 	}, readAmendments, ids(l.keys.Amendments)))
 }
 
-func (l *load) readOldest() []query {
-	return one(l.read(record(&l.rows.Oldest), readRecords, l.keys.Oldest.Writer[:], 0, l.keys.Oldest.Limit))
+func (l *load) readPage() []query {
+	return one(l.read(record(&l.rows.Page), readRecords, l.keys.Page.Writer[:], l.keys.Page.After, l.keys.Page.Limit))
 }
 
 // errGone is a row that went between its making and its locking: it is made again in another transaction.

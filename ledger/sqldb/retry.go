@@ -75,20 +75,20 @@ func (s *Store) inTx(ctx context.Context, access access, fn func(session) error)
 		}
 		v := failure.classify()
 		unsure = unsure || v == unknown
+		s.counters.count(v)
 		if v != lost {
 			s.lost.found()
 		}
 		switch {
 		case v == refused, v == conflict && isDuplicate(err) && attempt >= refusalsMax:
 			if unsure { // this attempt was not committed, but one before it may have been
-				err = fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
+				return fmt.Errorf("%w: %w", ledger.ErrUnknown, err)
 			}
 			return err
-		case v == lost && s.lost.longer(s.patience):
-			return fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
-		}
-		s.counters.count(v)
-		if !pause(ctx, attempt) {
+		case v == lost && s.lost.longer(s.patience), !pause(ctx, attempt):
+			if unsure {
+				return fmt.Errorf("%w: %w", ledger.ErrUnknown, err)
+			}
 			return fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // changes are the statements that write absolute rows, each table in the order of its keys.
-func (s *Store) changes(c *ledger.Changes) (queries []query, err error) {
+func (s *Store) changes(c *ledger.Changes, clock any) (queries []query, err error) {
 	add := func(statement string, rows list) { queries = append(queries, s.write(statement, rows)...) }
 	holds, err := holdRows(c.Holds)
 	if err != nil {
@@ -35,6 +35,7 @@ func (s *Store) changes(c *ledger.Changes) (queries []query, err error) {
 		sweep := c.Sweep
 		queries = append(queries, s.bind(writeSweep, nullID(sweep.Sweeper), sweep.Epoch, nullMicros(sweep.Until), nullMicros(sweep.SweptAt),
 			nullMicros(sweep.SuspendedUntil)))
+		queries = append(queries, s.bind(deleteRates, clock, cleanupMax), s.bind(deleteUntouched, cleanupMax))
 	}
 	add(writeAccounts, accounts)
 	add(writeRates, rateRows(c.Rates))
@@ -54,6 +55,10 @@ func (s *Store) changes(c *ledger.Changes) (queries []query, err error) {
 	add(writeRecords, recordRows(c.Records))
 	return append(queries, s.pruned(c.Pruned)...), nil
 }
+
+// cleanupMax bounds what one sweep removes of rows that say nothing any more, so that nobody waits for it: a rate's window has closed,
+// an account was locked for an admission that was denied.
+const cleanupMax = 1000
 
 // pruned removes what a transaction no longer keeps.
 func (s *Store) pruned(p ledger.Pruned) (queries []query) {

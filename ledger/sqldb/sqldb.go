@@ -217,7 +217,7 @@ func (t tx) Load(ctx context.Context, keys ledger.Keys) (*ledger.Rows, error) {
 }
 
 func (t tx) Save(ctx context.Context, changes *ledger.Changes) error {
-	queries, err := t.changes(changes)
+	queries, err := t.changes(changes, t.clock)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,8 @@ const (
 		ON CONFLICT (account) DO UPDATE SET used = excluded.used, held = excluded.held, refunds = excluded.refunds,
 		refunded = excluded.refunded, floor = excluded.floor, touched_at = excluded.touched_at, charged_at = excluded.charged_at,
 		month_zone = excluded.month_zone, month_ends = excluded.month_ends, openings = excluded.openings`
+	deleteUntouched = `DELETE FROM ledger_account WHERE account IN
+		(SELECT t.account FROM ledger_account t WHERE t.touched_at = 0 ORDER BY t.account LIMIT ? {skip})`
 	pageAccounts = `SELECT account FROM ledger_account WHERE account > ? AND touched_at > 0 ORDER BY account LIMIT ?`
 
 	// totalAt is what account v.column1 had used in all at a moment.
@@ -56,8 +58,9 @@ const (
 	readRefunds = `SELECT v.column1, v.column2, v.column3, (SELECT CAST(coalesce(sum(c.refunded), 0) AS BIGINT) FROM ledger_charge c
 		WHERE c.account = v.column1 AND c.total > v.column2 AND c.total <= v.column3 AND c.refunded > 0)
 		FROM (VALUES [(CAST(? AS TEXT), CAST(? AS BIGINT), CAST(? AS BIGINT))]) v`
+	// The sum keeps a database from looking through all charges of that time: those with a refund are few, and have an index.
 	readRefunded = `SELECT c.account, c.total, c.at, c.amount, c.refunded FROM ledger_charge c
-		WHERE c.account IN ([?]) AND c.refunded > 0 AND c.at > {now} - ? ORDER BY c.account, c.total`
+		WHERE c.account IN ([?]) AND c.refunded > 0 AND c.at + 0 > {now} - ? ORDER BY c.account, c.total`
 
 	chargeColumns = `total, at, amount, refunded`
 	pageCharges   = `SELECT ` + chargeColumns + ` FROM ledger_charge WHERE account = ? AND total > ? ORDER BY account, total LIMIT ?`
@@ -73,8 +76,9 @@ const (
 	lockRates   = `) ORDER BY t.key {lock}`
 	writeRates  = `INSERT INTO ledger_rate (key, ` + rateColumns + `) VALUES [(?, ?, ?, ?)]
 		ON CONFLICT (key) DO UPDATE SET opened_at = excluded.opened_at, closes_at = excluded.closes_at, count = excluded.count`
-	// What is closed says nothing any more.
-	deleteRates = `DELETE FROM ledger_rate WHERE key IN (SELECT r.key FROM ledger_rate r WHERE r.closes_at <= {now} ORDER BY r.closes_at LIMIT ?)`
+	// What is closed says nothing any more. What somebody waits for stays.
+	deleteRates = `DELETE FROM ledger_rate WHERE key IN
+		(SELECT t.key FROM ledger_rate t WHERE t.closes_at <= {now} ORDER BY t.closes_at LIMIT ? {skip})`
 
 	circuitColumns = `failures, retry_at, probe, probe_until`
 	makeCircuits   = `INSERT INTO ledger_circuit (key, failures) VALUES [(?, 0)] ON CONFLICT (key) DO NOTHING`

@@ -27,7 +27,7 @@ func (m *Model) Candidates(cooling *Cooling, routed bool, tier string) []engine.
 				ContextTokens: m.ContextTokens, OutputTokensMax: m.OutputTokensMax, Priced: price != nil,
 				OpenRouterRouting: routed && source.Connection.Provider == openRouter, Accounting: source.Accounting,
 			},
-			Price: price, CreditRate: source.creditRate(tier), Scopes: source.scopes(),
+			Price: price, CreditRate: source.creditRate(tier), Scopes: source.scopes(), Circuit: source.Circuit,
 			// OpenAI's dialect, which every connection speaks, reports cache writes inside the prompt.
 			CacheWrites: true,
 		})

@@ -78,6 +78,9 @@ type User struct {
 type Token struct {
 	User *User
 	Name string
+	// Rates are how often calls may be made under it, and Concurrency how many may run at once; 0 is any number.
+	Rates       []ledger.Rate
+	Concurrency int64
 }
 
 // Model is a published model.
@@ -112,6 +115,8 @@ type Source struct {
 	Multiplier ledger.Multiplier
 	// Limits are what all calls together may use of the source; nil if they are not counted.
 	Limits Limits
+	// Circuit stands before it while it fails, whoever calls; nil if none does.
+	Circuit *ledger.Circuit
 }
 
 // Connection is one account at one provider.
@@ -305,6 +310,9 @@ func (p *parser) users() error {
 	if byDefault == nil {
 		byDefault = Limits{} // nobody has said what a user may use
 	}
+	if err := p.tokenLimits(&Token{User: &User{}}, tokenLimits{}, nil); err != nil { // the default is checked, whoever has a token
+		return err
+	}
 	for i, entry := range p.file.Users {
 		way := []any{"users", i}
 		if err := checkNew(p, "user", entry.ID, p.catalogue.Users, way...); err != nil {
@@ -354,15 +362,19 @@ func (p *parser) token(user *User, entry tokenEntry, disabled bool, way []any) e
 		return p.fail(append(way, "name"), "user %q: a token needs a name that matches %s", user.ID, plainID)
 	}
 	var hash [sha256.Size]byte
+	token := &Token{User: user, Name: entry.Name}
+	if err := p.tokenLimits(token, entry.tokenLimits, way); err != nil {
+		return err
+	}
 	if variable, fromEnv := strings.CutPrefix(entry.Token, "env:"); fromEnv {
-		token, given := p.env(variable)
+		text, given := p.env(variable)
 		if !given {
 			return nil // offered only where the variable is set
 		}
-		if !ValidToken(token) {
+		if !ValidToken(text) {
 			return p.fail(append(way, "token"), "user %q: %s must be gwi_ and 64 hex digits", user.ID, variable)
 		}
-		hash = sha256.Sum256([]byte(token))
+		hash = sha256.Sum256([]byte(text))
 	} else {
 		if !hexHash.MatchString(entry.Token) {
 			return p.fail(append(way, "token"), "user %q: a token is given by its SHA-256 in 64 lower-case hex digits, or as env:NAME", user.ID)
@@ -375,7 +387,7 @@ func (p *parser) token(user *User, entry tokenEntry, disabled bool, way []any) e
 		return p.fail(append(way, "token"), "user %q: the token is user %q's already", user.ID, other.User.ID)
 	}
 	if !disabled {
-		p.catalogue.tokens[hash] = &Token{User: user, Name: entry.Name}
+		p.catalogue.tokens[hash] = token
 	}
 	return nil
 }
@@ -474,6 +486,9 @@ func (p *parser) source(model *Model, entry sourceEntry, way []any) error {
 		Limits: limits,
 	}
 	if err := p.accounting(source, model, entry, way); err != nil {
+		return err
+	}
+	if source.Circuit, err = p.circuit(entry, append(way, "circuit")); err != nil {
 		return err
 	}
 	model.Sources = append(model.Sources, source)

@@ -78,6 +78,24 @@ type sourceEntry struct {
 	Price      *priceEntry `yaml:"price"`
 	Enabled    *bool       `yaml:"enabled"`
 	Limits     *limitEntry `yaml:"limits"`
+	// Circuit is on if it is not written.
+	Circuit *circuitEntry `yaml:"circuit"`
+}
+
+// number is a whole number: YAML would cut the fraction of an integer without a word.
+type number float64
+
+// count is a number of at least one; ok is false if it is none.
+func (n number) count() (count int64, ok bool) {
+	count = int64(n)
+	return count, n >= 1 && n <= ledger.TokensMax && number(count) == n
+}
+
+// circuitEntry is how often a source may fail before it is left alone, and for how long.
+type circuitEntry struct {
+	Enabled   *bool   `yaml:"enabled"`
+	Threshold *number `yaml:"threshold"`
+	CoolDown  string  `yaml:"cool_down"`
 }
 
 // priceEntry is a price in US dollars: per million tokens, and per unit. Published names one of package pricelist, PROVIDER/MODEL,
@@ -106,8 +124,21 @@ type userEntry struct {
 
 // tokenEntry names a token by its SHA-256 in hex, or by env:NAME, a variable that holds the token itself.
 type tokenEntry struct {
-	Name  string `yaml:"name"`
-	Token string `yaml:"token"`
+	Name        string `yaml:"name"`
+	Token       string `yaml:"token"`
+	tokenLimits `yaml:",inline"`
+}
+
+// tokenLimits are how often calls may be made under a token, and how many may run at once.
+type tokenLimits struct {
+	Rate        *rateEntry `yaml:"rate"`
+	Concurrency *number    `yaml:"concurrency"`
+}
+
+// rateEntry is so many calls in a window, a minute if none is written.
+type rateEntry struct {
+	Calls  *number `yaml:"calls"`
+	Window string  `yaml:"window"`
 }
 
 type policyEntry struct {

@@ -21,6 +21,7 @@ type Limits map[ledger.Unit][]ledger.Limit
 type limitsEntry struct {
 	User    *limitEntry   `yaml:"user"`
 	Task    *limitEntry   `yaml:"task"`
+	Token   *tokenLimits  `yaml:"token"`
 	Tenants []tenantEntry `yaml:"tenants"`
 }
 
@@ -246,6 +247,12 @@ func (c *Catalogue) Limits(account ledger.Account) []ledger.Limit {
 	case ledger.ScopeUser:
 		if user := c.Users[account.ID]; user != nil {
 			return user.Limits[account.Unit]
+		}
+	case ledger.ScopeToken:
+		for _, token := range c.tokens {
+			if token.ID() == account.ID {
+				return token.limits()[account.Unit]
+			}
 		}
 	case ledger.ScopeTask:
 		return c.TaskLimits[account.Unit]

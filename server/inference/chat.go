@@ -2,6 +2,7 @@ package inference
 
 import (
 	"net/http"
+	"slices"
 
 	"regent/adapters"
 	"regent/engine"
@@ -73,12 +74,12 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 	}
 	user := x.token.User
 	request := &engine.Request{
-		ID: x.id, Call: call, Identity: x.identity(), Token: user.ID + "/" + x.token.Name, TaskID: task,
+		ID: x.id, Call: call, Identity: x.identity(), Token: x.token.ID(), TaskID: task,
 		Facts: policy.Call{
 			Model: e.model, Protocol: call.Protocol, Kind: engine.Generation, Stream: e.stream, Residency: user.Residency,
 			Modalities: e.names(), OutputTokensMax: e.outputTokensMax,
 		},
-		Scopes: x.catalogue.Scopes(user, x.identity(), task),
+		Scopes: slices.Concat(x.catalogue.Scopes(user, x.identity(), task), x.token.Scopes()), Rates: x.token.Rates,
 	}
 	var tokens int64
 	if model := x.catalogue.Models[e.model]; model != nil {

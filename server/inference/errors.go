@@ -102,7 +102,10 @@ func describeRefusal(e *engine.Error, modelOff bool) answer {
 	if e.Details.RetryAfterMs != nil {
 		a.retryAfter = time.Duration(*e.Details.RetryAfterMs) * time.Millisecond
 	}
-	if e.Details.Limit != nil && e.Details.Class == engine.ClassCallerLimit { // what others use of a source is not the caller's business
+	if e.Details.Rate != nil && e.Details.Class == engine.ClassRate {
+		a.details["rate"] = e.Details.Rate
+	}
+	if e.Details.Limit != nil && e.Details.Class.OfCaller() { // what others use of a source is not the caller's business
 		a.details["limit"] = e.Details.Limit
 	}
 	switch e.Details.Class {
@@ -110,6 +113,12 @@ func describeRefusal(e *engine.Error, modelOff bool) answer {
 		return modelNotFound
 	case engine.ClassCallerLimit:
 		a.status, a.kind, a.code, a.noRetry = http.StatusTooManyRequests, "insufficient_quota", "insufficient_quota", true
+	case engine.ClassRate:
+		a.status, a.kind, a.code = http.StatusTooManyRequests, "rate_limit_error", "rate_limit_exceeded"
+		if e.Details.Reason == engine.ReasonConcurrency && a.retryAfter > 0 { // calls end long before their holds run out
+			a.retryAfter = min(a.retryAfter, capacityRetry)
+		}
+		a.noRetry = a.retryAfter == 0
 	case engine.ClassCapacity:
 		if modelOff {
 			return modelNotFound

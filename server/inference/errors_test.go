@@ -22,6 +22,7 @@ func TestAnswers(t *testing.T) {
 	failure := func(reason adapters.Reason, status int) error {
 		return &adapters.Failure{Reason: reason, Status: status, Cause: errors.New("the provider's own words")}
 	}
+	crowded := &engine.Error{Message: "m", Details: engine.Details{Class: engine.ClassRate, Reason: engine.ReasonConcurrency, RetryAfterMs: &tooLong}}
 	resting := &adapters.Failure{Reason: adapters.RateLimited, Status: http.StatusTooManyRequests, RetryAfter: time.Hour}
 	for name, test := range map[string]struct {
 		err        error
@@ -35,6 +36,10 @@ func TestAnswers(t *testing.T) {
 		"the model is hidden":         {err: refusal(engine.ClassAccess, nil), status: 404, code: "model_not_found", noRetry: true},
 		"the caller's limit":          {err: refusal(engine.ClassCallerLimit, &wait), status: 429, code: "insufficient_quota", retryAfter: "2", noRetry: true},
 		"a limit that never fits":     {err: refusal(engine.ClassCallerLimit, nil), status: 429, code: "insufficient_quota", noRetry: true},
+		"too fast":                    {err: refusal(engine.ClassRate, &wait), status: 429, code: "rate_limit_exceeded", retryAfter: "2"},
+		"too fast for long":           {err: refusal(engine.ClassRate, &tooLong), status: 429, code: "rate_limit_exceeded", retryAfter: "61", noRetry: true},
+		"no call at all":              {err: refusal(engine.ClassRate, nil), status: 429, code: "rate_limit_exceeded", noRetry: true},
+		"too many at once":            {err: crowded, status: 429, code: "rate_limit_exceeded", retryAfter: "5"},
 		"no capacity":                 {err: refusal(engine.ClassCapacity, &wait), status: 503, code: "capacity_unavailable", retryAfter: "2"},
 		"no capacity, no time":        {err: refusal(engine.ClassCapacity, nil), status: 503, code: "capacity_unavailable", retryAfter: "5"},
 		"no capacity for a minute":    {err: refusal(engine.ClassCapacity, &longest), status: 503, code: "capacity_unavailable", retryAfter: "60"},

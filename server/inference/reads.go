@@ -218,7 +218,7 @@ type accountView struct {
 	RecoversAt *time.Time `json:"recovers_at"`
 }
 
-// usage shows the caller's own accounts, and a task's if the request names one.
+// usage shows the caller's own accounts, what runs under the token if that is limited, and a task's if the request names one.
 func (i *Inference) usage(x *exchange) {
 	task, err := clientHeader(x.r, taskHeader)
 	if err != nil {
@@ -226,7 +226,7 @@ func (i *Inference) usage(x *exchange) {
 		return
 	}
 	var claims []ledger.Claim
-	for _, scope := range x.catalogue.Scopes(x.token.User, x.identity(), task) {
+	for _, scope := range slices.Concat(x.catalogue.Scopes(x.token.User, x.identity(), task), x.token.Scopes()) {
 		claims = append(claims, scope.Claims()...)
 	}
 	balances, err := i.Ledger.Read(x.r.Context(), claims)

@@ -61,7 +61,7 @@ func New(code func(error) string, status func() ledger.Status) *Metrics {
 	}
 	m.calls = counters("regent_calls_total", "Calls by terminal state and by the code that the client got.", "state", "code")
 	m.attempts = counters("regent_attempts_total", "Candidates contacted, by source and what came of it.", "source", "outcome", "reason")
-	m.denials = counters("regent_denials_total", "Candidates refused, by the rule and its code; the rule \"limit\" is the ledger's.", "rule", "code")
+	m.denials = counters("regent_denials_total", "Candidates refused, by the rule and its code; the rules \"limit\", \"rate\" and \"circuit\" are the ledger's.", "rule", "code")
 	m.errors = counters("regent_errors_total", "Errors that clients were told, by code, also of requests that were no calls.", "code")
 	m.renewalsFailed = counters("regent_renewals_failed_total", "Renewals of holds that failed; each is tried again.").WithLabelValues()
 	m.policy = histograms("regent_policy_seconds", "Time that policy took to judge one candidate.", policyBuckets).WithLabelValues().(prometheus.Histogram)
@@ -114,15 +114,21 @@ func (m *Metrics) Judged(took time.Duration, decision policy.Decision, err error
 	}
 }
 
-// Admitted counts a hold, or the limit that denied it.
+// Admitted counts a hold, or what denied it.
 func (m *Metrics) Admitted(took time.Duration, err error) {
 	m.admit.Observe(took.Seconds())
 	var limit *ledger.LimitError
+	var rate *ledger.RateError
+	var circuit *ledger.CircuitError
 	switch {
 	case err == nil:
 		m.holds.Inc()
 	case errors.As(err, &limit):
 		m.denials.WithLabelValues("limit", limit.Account.Scope+"_"+string(limit.Account.Unit)).Inc()
+	case errors.As(err, &rate):
+		m.denials.WithLabelValues("rate", engine.ReasonRateLimited).Inc()
+	case errors.As(err, &circuit):
+		m.denials.WithLabelValues("circuit", engine.ReasonCircuitOpen).Inc()
 	}
 }
 

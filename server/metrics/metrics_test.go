@@ -24,6 +24,8 @@ func TestCounts(t *testing.T) {
 	m.Admitted(time.Millisecond, nil)
 	m.Admitted(time.Millisecond, limit)
 	m.Admitted(time.Millisecond, ledger.ErrBusy)
+	m.Admitted(time.Millisecond, &ledger.RateError{Rate: ledger.Rate{Key: "secret"}})
+	m.Admitted(time.Millisecond, &ledger.CircuitError{Key: "secret"})
 	m.Renewed(time.Millisecond, nil)
 	m.Renewed(time.Millisecond, ledger.ErrUnavailable)
 	m.Contacted(time.Second, &engine.Candidate{}, ledger.Outcome{Result: ledger.Errored, Reason: "timeout"})
@@ -37,11 +39,13 @@ regent_attempts_total{outcome="error",reason="timeout",source=""} 1
 # HELP regent_calls_total Calls by terminal state and by the code that the client got.
 # TYPE regent_calls_total counter
 regent_calls_total{code="upstream_timeout",state="failed"} 1
-# HELP regent_denials_total Candidates refused, by the rule and its code; the rule "limit" is the ledger's.
+# HELP regent_denials_total Candidates refused, by the rule and its code; the rules "limit", "rate" and "circuit" are the ledger's.
 # TYPE regent_denials_total counter
 regent_denials_total{code="ELSEWHERE",rule="residency"} 1
 regent_denials_total{code="NO_ACCESS",rule="access"} 1
+regent_denials_total{code="circuit_open",rule="circuit"} 1
 regent_denials_total{code="policy_failed",rule="main"} 1
+regent_denials_total{code="rate_limited",rule="rate"} 1
 regent_denials_total{code="task_usd",rule="limit"} 1
 # HELP regent_errors_total Errors that clients were told, by code, also of requests that were no calls.
 # TYPE regent_errors_total counter

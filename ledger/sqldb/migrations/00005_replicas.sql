@@ -8,6 +8,9 @@ ALTER TABLE ledger_account ADD COLUMN openings TEXT;
 UPDATE ledger_account SET openings = {openings};
 DROP TABLE ledger_opening;
 
+-- Accounts that were locked and never touched.
+CREATE INDEX ledger_account_untouched ON ledger_account (account) WHERE touched_at = 0;
+
 -- What began under a key since opened_at; the row says nothing any more from closes_at on.
 CREATE TABLE ledger_rate (
 	key       {text}  NOT NULL PRIMARY KEY,

@@ -72,7 +72,7 @@ decisions:
 func siteModel(name string, sources ...string) string {
 	text := fmt.Sprintf("  - id: %s\n    context_tokens: 128000\n    output_tokens_max: 1024\n    access: {everyone: true}\n    sources:\n", name)
 	for _, source := range sources {
-		text += fmt.Sprintf("      - {id: %s-%s, connection: up, model: %s, residency: eu, price: {input: \"0.25\", output: \"2\"}}\n", name, source, source)
+		text += fmt.Sprintf("      - {id: %s-%s, connection: up, model: %s, residency: eu, circuit: {enabled: false}, price: {input: \"0.25\", output: \"2\"}}\n", name, source, source)
 	}
 	return text
 }
