@@ -31,8 +31,8 @@ const (
 	pairCallers = 64
 	// pairLimit and pairWindow bound the tokens of the one user: not all callers' calls fit at once, and those of a process that was
 	// killed leave less room for a while.
-	pairLimit  = 90_000
-	pairWindow = 4 * time.Second
+	pairLimit  = 110_000
+	pairWindow = 3 * time.Second
 	// checkEvery is after how many rounds everything comes to rest and is looked at.
 	checkEvery = 10
 	// stormVariable says how long the storm goes on, in place of a number of rounds.
@@ -59,7 +59,7 @@ func TestTwoProcessesStorm(t *testing.T) {
 	limit := fmt.Sprintf(`{max: "%d", window: rolling/%v}`, pairLimit, pairWindow)
 	database := newDatabase(t, pgtest.Shared(t))
 	s := &pairStorm{
-		storm:  newStorm(t, mix{streams: 60, wholes: 12, denied: 3}, limit, "REGENT_HOLD_TTL=2s", "REGENT_DRAIN_FOR=20s"),
+		storm:  newStorm(t, mix{streams: 60, wholes: 12, denied: 3}, limit, "REGENT_HOLD_TTL=3s", "REGENT_DRAIN_FOR=20s"),
 		client: newClient(t), states: map[ledger.State]int{}, retries: map[string]int{},
 	}
 	s.url = database

@@ -40,7 +40,13 @@ import (
 
 var update = flag.Bool("update", false, "write what scripts compare with as it is now")
 
+// atOnce is how many of the tests that can run beside others do: most of their time they wait for something to expire.
+const atOnce = "6"
+
 func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", atOnce); err != nil { // go test -parallel counts all the same: it is parsed later
+		panic(err)
+	}
 	testscript.Main(pgtest.Tests{M: m}, map[string]func(){
 		"regent": func() {
 			if os.Getenv(nowVariable) != "" {

@@ -170,6 +170,7 @@ func (s *site) wantEnd(id string, state ledger.State, hold ledger.HoldState, tok
 
 // TestACallOutlivesItsHoldInADrain: running calls are renewed while the process drains.
 func TestACallOutlivesItsHoldInADrain(t *testing.T) {
+	t.Parallel()
 	const ttl = time.Second
 	s := newSite(t, fake.Config{}, stopScripts, stopModels(), "REGENT_HOLD_TTL=1s", "REGENT_DRAIN_FOR=5m")
 	p := s.start()
@@ -241,6 +242,7 @@ func TestASecondSignalEndsTheDrain(t *testing.T) {
 // TestAClientThatTakesNothingIsSettledAtAStop: it keeps its call from ending until its connection is closed, and the process
 // waits for the settlement after that.
 func TestAClientThatTakesNothingIsSettledAtAStop(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, fake.Config{}, stopScripts, stopModels(), "REGENT_DRAIN_FOR=100ms")
 	p := s.start()
 	response, err := http.DefaultClient.Do(p.request(context.Background(), "endless", "deaf", true))
@@ -268,6 +270,7 @@ func TestAClientThatTakesNothingIsSettledAtAStop(t *testing.T) {
 // TestAProcessThatStoodStillChargesNobody: stopped for longer than a hold lives, it goes on where it was. What it could not renew
 // does not expire.
 func TestAProcessThatStoodStillChargesNobody(t *testing.T) {
+	t.Parallel()
 	const ttl = time.Second
 	s := newSite(t, fake.Config{}, stopScripts, stopModels(), "REGENT_HOLD_TTL=1s")
 	p := s.start()
