@@ -6,6 +6,8 @@ FUZZ ?= 10s
 # How often `make soak` repeats each storm, and the seed of its random choices; a new one without it.
 ROUNDS ?= 200
 SEED   ?=
+# How long `make storm` goes on.
+DURATION ?= 30m
 STATICCHECK := v0.8.2
 # A module of its own: what only real clients need is no dependency of the program.
 CLIENTS := testdata/clients
@@ -24,7 +26,7 @@ run: build ## Run the gateway: SQLite in ./data, a demo catalogue, a built-in pr
 	@exec ./bin/regent
 
 # A test that needs PostgreSQL is skipped without it; here it is not missing.
-test check soak: export REGENT_TEST_POSTGRES = required
+test check soak storm: export REGENT_TEST_POSTGRES = required
 
 .PHONY: test
 test: postgres ## Run every test: Go, Rego, end-to-end scripts, real clients.
@@ -87,3 +89,7 @@ check: postgres ## Check format, vet, staticcheck, policies, races, and fuzz eac
 .PHONY: soak
 soak: postgres ## Run each storm ROUNDS times (200): kill -9, overload, random histories. Each prints its seed; SEED=N takes it again.
 	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./ledger/memory ./server/cmd/regent
+
+.PHONY: storm
+storm: postgres ## Storm two gateways on one PostgreSQL for DURATION (30m): 64 callers each, kill -9, cut connections; exit 1 on any difference. SEED=N.
+	@REGENT_TEST_STORM_FOR=$(DURATION) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 0 -v -run '^TestTwoProcessesStorm$$' ./server/cmd/regent

@@ -39,7 +39,7 @@ func (g *gatedStore) Update(ctx context.Context, decide func(ledger.Tx) error) e
 // serve runs a gateway on the site's catalogue in this process, until stop is called, which waits for it.
 func (s *site) serve(config server.Config) (_ *server.Server, stop func()) {
 	s.t.Helper()
-	config.Addr, config.Data, config.Catalogue = "127.0.0.1:0", filepath.Join(s.folder, "data"), filepath.Join(s.folder, "catalogue.yaml")
+	config.Addr, config.Data, config.Catalogue = "127.0.0.1:0", filepath.Join(s.folder, dataFolder), filepath.Join(s.folder, "catalogue.yaml")
 	config.Policies, config.Stdout, config.Log = policies.Files(), io.Discard, slog.New(slog.DiscardHandler)
 	config.Env = func(name string) (string, bool) { return tokenOf("alice"), name == "TOKEN_ALICE" }
 	gateway, err := server.New(config)

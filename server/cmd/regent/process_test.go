@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,18 +34,22 @@ type process struct {
 	cmd    *exec.Cmd
 	stderr *lockedBuffer
 	exited chan struct{}
+	// killed says that it was, by this test.
+	killed bool
 }
 
-// site is what stays when a process goes: a data folder, a catalogue, and the provider that it names.
+// site is what stays when a process goes: a database, a folder, a catalogue, and the provider that it names.
 type site struct {
 	t        *testing.T
 	folder   string
 	provider *fake.Server
+	// url is the database server's; empty is SQLite in the data folder.
+	url string
 	// variables are further ones of the environment, NAME=VALUE.
 	variables []string
 }
 
-// siteCatalogue has a model for each script of the provider; %s is the provider's URL.
+// siteCatalogue takes the provider's URL, a model for each of its scripts, and the limit of a user's tokens.
 const siteCatalogue = `
 inference: {enabled: true}
 connections:
@@ -56,7 +61,7 @@ groups:
 users:
   - {id: alice, groups: [engineering], residency: eu, tokens: [{name: first, token: "env:TOKEN_ALICE"}]}
 limits:
-  user: {tokens: {max: "1000000000000", window: 24h}, usd: {max: "1000000", window: 24h}}
+  user: {tokens: %s, usd: {max: "1000000", window: 24h}}
 policy:
   required_rules: [access, allow_list, availability, fallback, openrouter, residency, strict_budget]
 decisions:
@@ -72,8 +77,17 @@ func siteModel(name string, sources ...string) string {
 	return text
 }
 
+// boundless is a limit that no test comes to.
+const boundless = `{max: "1000000000000", window: 24h}`
+
 // newSite starts a provider with these scripts and writes a catalogue with these models.
 func newSite(t *testing.T, config fake.Config, scripts map[string]fake.Script, models string, variables ...string) *site {
+	t.Helper()
+	return newLimitedSite(t, config, scripts, models, boundless, variables...)
+}
+
+// newLimitedSite is newSite with a limit of a user's tokens.
+func newLimitedSite(t *testing.T, config fake.Config, scripts map[string]fake.Script, models, tokens string, variables ...string) *site {
 	t.Helper()
 	provider, err := fake.Start(config)
 	if err != nil {
@@ -84,21 +98,27 @@ func newSite(t *testing.T, config fake.Config, scripts map[string]fake.Script, m
 		provider.SetScript(model, script)
 	}
 	s := &site{t: t, folder: t.TempDir(), provider: provider, variables: variables}
-	catalogue := fmt.Sprintf(siteCatalogue, provider.URL(), models)
+	catalogue := fmt.Sprintf(siteCatalogue, provider.URL(), models, tokens)
 	if err := os.WriteFile(filepath.Join(s.folder, "catalogue.yaml"), []byte(catalogue), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
+// dataFolder is where a process keeps its own, unless it is given another folder.
+const dataFolder = "data"
+
 // start starts the program and waits until it listens.
-func (s *site) start() *process {
+func (s *site) start() *process { return s.startIn(dataFolder) }
+
+// startIn starts the program on a data folder, with further variables.
+func (s *site) startIn(data string, variables ...string) *process {
 	s.t.Helper()
 	p := &process{t: s.t, cmd: exec.Command("regent"), stderr: &lockedBuffer{}, exited: make(chan struct{})}
 	p.cmd.Env = append([]string{
-		"REGENT_ADDR=127.0.0.1:0", "REGENT_DATA=" + filepath.Join(s.folder, "data"),
+		"REGENT_ADDR=127.0.0.1:0", "REGENT_DATA=" + filepath.Join(s.folder, data),
 		"REGENT_CONFIG=" + filepath.Join(s.folder, "catalogue.yaml"), "TOKEN_ALICE=" + tokenOf("alice"),
-	}, s.variables...)
+	}, slices.Concat(s.variables, variables)...)
 	p.cmd.Stderr = p.stderr
 	stdout, err := p.cmd.StdoutPipe()
 	if err == nil {
@@ -137,6 +157,7 @@ func (p *process) signal(signal os.Signal) {
 
 // kill ends the process as a power cut or the kernel does. One that has ended stays as it is.
 func (p *process) kill() {
+	p.killed = true
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		p.t.Errorf("kill: %v", err)
 	}
@@ -156,6 +177,12 @@ func (p *process) wantExit() {
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
 		p.t.Errorf("the program ended as %v\n%s", p.cmd.ProcessState, p.stderr.bytes())
 	}
+	p.wantSound()
+}
+
+// wantSound looks at what the program has logged for what no program may log.
+func (p *process) wantSound() {
+	p.t.Helper()
 	if stderr := p.stderr.bytes(); bytes.Contains(stderr, []byte("DATA RACE")) || bytes.Contains(stderr, []byte("panic")) {
 		p.t.Errorf("the program said\n%s", stderr)
 	}
@@ -177,7 +204,11 @@ func (a address) request(ctx context.Context, model, id string, stream bool) *ht
 // withStore opens the site's database for looking; the program may run on it.
 func (s *site) withStore(look func(ledger.Store)) {
 	s.t.Helper()
-	store, err := sqldb.Open(context.Background(), sqldb.Config{Path: filepath.Join(s.folder, "data", "regent.db"), ReadOnly: true})
+	database := sqldb.Config{URL: s.url, ReadOnly: true}
+	if s.url == "" {
+		database.Path = filepath.Join(s.folder, dataFolder, "regent.db")
+	}
+	store, err := sqldb.Open(context.Background(), database)
 	if err != nil {
 		s.t.Fatal(err)
 	}

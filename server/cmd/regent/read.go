@@ -176,6 +176,9 @@ func (e *environment) open(ctx context.Context, readOnly bool) (ledger.Store, er
 	return server.OpenDatabase(ctx, database)
 }
 
+// serverClock replaces the clock of a database server, for tests whose clock stands still. nil is the server's own.
+var serverClock func() time.Time
+
 // database is where the gateway keeps its ledger.
 func (e *environment) database() (sqldb.Config, error) {
 	config, err := server.FromEnv(e.env)
@@ -183,7 +186,11 @@ func (e *environment) database() (sqldb.Config, error) {
 		return sqldb.Config{}, err
 	}
 	config.Now = e.now
-	return config.Database()
+	database, err := config.Database()
+	if database.URL != "" {
+		database.Now = serverClock
+	}
+	return database, err
 }
 
 // catalogue reads the catalogue that the gateway reads, for its limits.

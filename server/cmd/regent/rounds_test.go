@@ -4,3 +4,6 @@ package main
 
 // crashRounds is how often TestCrashStorm kills the program.
 const crashRounds = 20
+
+// pairRounds is how often TestTwoProcessesStorm kills one of two.
+const pairRounds = 20

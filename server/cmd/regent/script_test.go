@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -24,21 +25,35 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"regent/adapters/fake"
 	"regent/engine/decisions"
 	"regent/ledger"
 	"regent/ledger/ledgertest"
+	"regent/ledger/sqldb"
+	"regent/ledger/sqldb/pgtest"
 	"regent/policies"
 	"regent/server"
 )
 
 var update = flag.Bool("update", false, "write what scripts compare with as it is now")
 
+// atOnce is how many of the tests that can run beside others do: most of their time they wait for something to expire.
+const atOnce = "6"
+
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
-		"regent": func() { os.Exit(run(os.Args[1:], os.LookupEnv, scriptNow, os.Stdout, os.Stderr)) },
+	if err := flag.Set("test.parallel", atOnce); err != nil { // go test -parallel counts all the same: it is parsed later
+		panic(err)
+	}
+	testscript.Main(pgtest.Tests{M: m}, map[string]func(){
+		"regent": func() {
+			if os.Getenv(nowVariable) != "" {
+				serverClock = scriptNow
+			}
+			os.Exit(run(os.Args[1:], os.LookupEnv, scriptNow, os.Stdout, os.Stderr))
+		},
 	})
 }
 
@@ -52,21 +67,29 @@ func scriptNow() time.Time {
 	return time.Now()
 }
 
-// TestScript runs the end-to-end scripts, each on both stores. Their verbs are described in testdata/README.md.
+// TestScript runs the end-to-end scripts, each on every store. Their verbs are described in testdata/README.md.
 func TestScript(t *testing.T) {
-	for name, database := range map[string]string{"sqlite": "", "memory": "memory:"} {
+	for name, database := range map[string]func(*testing.T) string{
+		"sqlite":   func(*testing.T) string { return "" },
+		"memory":   func(*testing.T) string { return "memory:" },
+		"postgres": func(t *testing.T) string { return newDatabase(t, pgtest.Shared(t)) },
+	} {
 		t.Run(name, func(t *testing.T) {
+			database(t) // skips all of them where there is no PostgreSQL
 			testscript.Run(t, testscript.Params{
 				Dir:                 "../../../testdata/script",
 				RequireExplicitExec: true,
 				RequireUniqueNames:  true,
 				UpdateScripts:       *update,
-				Setup:               func(env *testscript.Env) error { return setUp(env, database) },
-				Condition:           func(condition string) (bool, error) { return condition == name, nil },
+				Setup: func(env *testscript.Env) error {
+					return setUp(env, database(t), func() string { return pgtest.Shared(t).NewDatabase(t) })
+				},
+				Condition: func(condition string) (bool, error) { return condition == name, nil },
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
 					"post": post, "get": get, "parallel": parallel, "finish": finish, "policy": changePolicy, "catalogue": changeCatalogue,
 					"upstream": upstream, "clock": moveClock, "ledger": showLedger, "decisions": showDecisions, "restart": restart,
 					"settled": settled, "health": showHealth, "hangup": hangup, "nowhere": nowhere, "terminate": terminate, "find": find,
+					"database": changeDatabase,
 				},
 			})
 		})
@@ -90,14 +113,15 @@ type gateway struct {
 	calls   sync.WaitGroup // of parallel
 	mu      sync.Mutex     // guards statuses
 	status  map[int]int
+	empty   func() string // makes an empty database on a server
 }
 
 type gatewayKey struct{}
 
 // setUp starts a gateway on a script's own files: catalogue.yaml if there is one, and what is in policies/ laid over the bundle.
-func setUp(env *testscript.Env, database string) error {
+func setUp(env *testscript.Env, database string, empty func() string) error {
 	g := &gateway{
-		clock: ledgertest.NewClock(), folder: env.WorkDir, output: &lockedBuffer{}, status: map[int]int{},
+		clock: ledgertest.NewClock(), folder: env.WorkDir, output: &lockedBuffer{}, status: map[int]int{}, empty: empty,
 	}
 	g.config = server.Config{
 		Addr: "127.0.0.1:0", Data: filepath.Join(env.WorkDir, "data"), DatabaseURL: database, Policies: overlay{os.DirFS(filepath.Join(env.WorkDir, "policies"))},
@@ -116,6 +140,9 @@ func setUp(env *testscript.Env, database string) error {
 	}
 	env.Values[gatewayKey{}] = g
 	env.Setenv(nowVariable, g.clock.Now().Format(time.RFC3339Nano))
+	if g.atServer() {
+		env.Setenv(databaseVariable, database) // for the program that the script runs
+	}
 	env.Defer(func() {
 		if err := g.halt(); err != nil {
 			env.T().Log("stopping the gateway: ", err)
@@ -125,12 +152,23 @@ func setUp(env *testscript.Env, database string) error {
 	return g.start()
 }
 
+const databaseVariable = "REGENT_DATABASE_URL"
+
+// atServer says that the gateway's database is a server's.
+func (g *gateway) atServer() bool { return strings.HasPrefix(g.config.DatabaseURL, "postgres:") }
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
 
 func (g *gateway) start() (err error) {
+	if g.atServer() { // a server's own clock does not stand still
+		g.config.Store, err = sqldb.Open(context.Background(), sqldb.Config{URL: g.config.DatabaseURL, Now: g.clock.Now})
+		if err != nil {
+			return err
+		}
+	}
 	if g.server, err = server.New(g.config); err != nil {
 		return err
 	}
@@ -376,7 +414,8 @@ func hangup(ts *testscript.TestScript, _ bool, args []string) {
 	_ = response.Body.Close()
 }
 
-// nowhere TEXT...: fails if a text is found in any file of the data folder, or in what the gateway printed and logged.
+// nowhere TEXT...: fails if a text is found in any file of the data folder, in a table of a server's database, or in what the gateway
+// printed and logged.
 func nowhere(ts *testscript.TestScript, _ bool, texts []string) {
 	g := of(ts)
 	places := map[string][]byte{"what was printed and logged": g.output.bytes()}
@@ -388,12 +427,56 @@ func nowhere(ts *testscript.TestScript, _ bool, texts []string) {
 		places[path] = text
 		return err
 	}))
+	if g.atServer() {
+		ts.Check(onDatabase(g.config.DatabaseURL, func(ctx context.Context, conn *pgx.Conn) error { return readTables(ctx, conn, places) }))
+	}
 	for place, content := range places {
 		for _, text := range texts {
-			if bytes.Contains(content, []byte(text)) {
+			if bytes.Contains(content, []byte(text)) || bytes.Contains(content, []byte(hex.EncodeToString([]byte(text)))) {
 				ts.Fatalf("%q is in %s", text, place)
 			}
 		}
+	}
+}
+
+// readTables reads every table of a database as text, in which bytes are in hexadecimal.
+func readTables(ctx context.Context, conn *pgx.Conn, places map[string][]byte) error {
+	rows, err := conn.Query(ctx, `SELECT table_name::text FROM information_schema.tables WHERE table_schema = 'public'`)
+	if err != nil {
+		return err
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for _, table := range tables {
+		var text string
+		err = errors.Join(err, conn.QueryRow(ctx, `SELECT coalesce(string_agg(t::text, ' '), '') FROM `+table+` t`).Scan(&text))
+		places[table] = []byte(text)
+	}
+	return err
+}
+
+// onDatabase connects to a database and does something there.
+func onDatabase(url string, do func(context.Context, *pgx.Conn) error) error {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(ctx, conn), conn.Close(ctx))
+}
+
+// database empty: makes an empty database on the server and puts its URL into the variable. database ahead: notes a migration in it that
+// this program does not know.
+func changeDatabase(ts *testscript.TestScript, neg bool, args []string) {
+	switch {
+	case neg || len(args) != 1 || args[0] != "empty" && args[0] != "ahead":
+		ts.Fatalf("usage: database empty|ahead")
+	case args[0] == "empty":
+		ts.Setenv(databaseVariable, of(ts).empty())
+	default:
+		ts.Check(onDatabase(ts.Getenv(databaseVariable), func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `INSERT INTO ledger_migration (version_id, is_applied) SELECT max(version_id) + 1, true FROM ledger_migration`)
+			return err
+		}))
 	}
 }
 

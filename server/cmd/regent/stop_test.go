@@ -33,48 +33,68 @@ func stopModels() string {
 type running struct {
 	id    string
 	ended chan struct{}
-	// status and text are the whole answer, once ended is closed.
+	// status and text are the whole answer, and err is how it broke, once ended is closed.
 	status int
 	text   string
+	err    error
 }
 
 // begin sends a call and waits until the provider has it open, and the client its first delta if there is one.
 func begin(t *testing.T, s *site, at address, model, id string, stream bool) *running {
 	t.Helper()
 	c := &running{id: id, ended: make(chan struct{})}
-	delta := make(chan struct{})
+	open, delta := s.provider.Seen(model).Open, make(chan struct{})
 	go func() {
 		defer close(c.ended)
-		response, err := http.DefaultClient.Do(at.request(context.Background(), model, id, stream))
-		if err != nil {
-			t.Errorf("%s: %v", id, err)
-			return
-		}
-		defer func() { _ = response.Body.Close() }() // all of it is read
-		c.status = response.StatusCode
-		reader := bufio.NewReader(response.Body)
-		var text strings.Builder
-		for seen := false; ; {
-			line, err := reader.ReadString('\n')
-			text.WriteString(line)
-			if !seen && strings.Contains(line, `"content":"This"`) {
-				seen = true
-				close(delta)
-			}
-			if err != nil {
-				if err != io.EOF {
-					t.Errorf("%s: the answer breaks: %v", id, err)
-				}
-				break
-			}
-		}
-		c.text = text.String()
+		c.read(at.request(context.Background(), model, id, stream), delta)
 	}()
-	waitUntil(t, "the provider to have the call", func() bool { return s.provider.Seen(model).Open == 1 })
+	early := func() {
+		t.Helper()
+		t.Fatalf("%s ended early: %d, %v\n%s", id, c.status, c.err, c.text)
+	}
+	waitUntil(t, "the provider to have the call", func() bool {
+		select {
+		case <-c.ended:
+			early()
+		default:
+		}
+		return s.provider.Seen(model).Open > open
+	})
 	if model == "started" {
-		<-delta
+		select {
+		case <-delta:
+		case <-c.ended:
+			early()
+		}
 	}
 	return c
+}
+
+// read sends the call and reads its answer; delta is closed at the first output.
+func (c *running) read(r *http.Request, delta chan struct{}) {
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.err = err
+		return
+	}
+	defer func() { _ = response.Body.Close() }() // all of it is read
+	c.status = response.StatusCode
+	var text strings.Builder
+	for reader, seen := bufio.NewReader(response.Body), false; ; {
+		line, err := reader.ReadString('\n')
+		text.WriteString(line)
+		if !seen && strings.Contains(line, `"content":"This"`) {
+			seen = true
+			close(delta)
+		}
+		if err != nil {
+			if err != io.EOF {
+				c.err = err
+			}
+			break
+		}
+	}
+	c.text = text.String()
 }
 
 // wantAnswer waits for the end of a call and looks at what its client got.
@@ -84,6 +104,9 @@ func (c *running) wantAnswer(t *testing.T, status int, contains, lacks string) {
 	case <-c.ended:
 	case <-time.After(patience):
 		t.Fatalf("%s does not end", c.id)
+	}
+	if c.err != nil {
+		t.Errorf("%s: the answer breaks: %v", c.id, c.err)
 	}
 	if c.status != status || !strings.Contains(c.text, contains) || strings.Contains(c.text, lacks) {
 		t.Errorf("%s: got %d\n%s\nwant %d with %s, without %s", c.id, c.status, c.text, status, contains, lacks)
@@ -147,6 +170,7 @@ func (s *site) wantEnd(id string, state ledger.State, hold ledger.HoldState, tok
 
 // TestACallOutlivesItsHoldInADrain: running calls are renewed while the process drains.
 func TestACallOutlivesItsHoldInADrain(t *testing.T) {
+	t.Parallel()
 	const ttl = time.Second
 	s := newSite(t, fake.Config{}, stopScripts, stopModels(), "REGENT_HOLD_TTL=1s", "REGENT_DRAIN_FOR=5m")
 	p := s.start()
@@ -218,6 +242,7 @@ func TestASecondSignalEndsTheDrain(t *testing.T) {
 // TestAClientThatTakesNothingIsSettledAtAStop: it keeps its call from ending until its connection is closed, and the process
 // waits for the settlement after that.
 func TestAClientThatTakesNothingIsSettledAtAStop(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, fake.Config{}, stopScripts, stopModels(), "REGENT_DRAIN_FOR=100ms")
 	p := s.start()
 	response, err := http.DefaultClient.Do(p.request(context.Background(), "endless", "deaf", true))
@@ -245,6 +270,7 @@ func TestAClientThatTakesNothingIsSettledAtAStop(t *testing.T) {
 // TestAProcessThatStoodStillChargesNobody: stopped for longer than a hold lives, it goes on where it was. What it could not renew
 // does not expire.
 func TestAProcessThatStoodStillChargesNobody(t *testing.T) {
+	t.Parallel()
 	const ttl = time.Second
 	s := newSite(t, fake.Config{}, stopScripts, stopModels(), "REGENT_HOLD_TTL=1s")
 	p := s.start()
