@@ -35,9 +35,9 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 	defer func() { _ = connection.Close() }() // which gives it back to the pool
 	var failed error
 	err = connection.Raw(func(raw any) error {
-		own, ok := raw.(*stdlib.Conn)
-		if !ok {
-			return fmt.Errorf("sqldb: the pool is of driver %T, not of pgx's stdlib", raw)
+		own, err := own(raw)
+		if err != nil {
+			return err
 		}
 		tx := &serverSession{connection: own.Conn(), access: access, pending: s.begin(access)}
 		failed = fn(tx)
@@ -50,6 +50,28 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 		return failed
 	}
 	return err
+}
+
+// own is a driver's connection, if the driver is the one that can send pipelines.
+func own(raw any) (*stdlib.Conn, error) {
+	connection, is := raw.(*stdlib.Conn)
+	if !is {
+		return nil, fmt.Errorf("the pool's connections are of type %T, not those of pgx's stdlib driver", raw)
+	}
+	return connection, nil
+}
+
+// checkDriver refuses a pool of another driver.
+func checkDriver(ctx context.Context, db *sql.DB) error {
+	connection, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }() // which gives it back to the pool
+	return connection.Raw(func(raw any) error {
+		_, err := own(raw)
+		return err
+	})
 }
 
 // begin begins a transaction.

@@ -139,8 +139,11 @@ func (s *Store) connect(ctx context.Context, config Config) (*sql.DB, error) {
 	s.database = server
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	var err error
-	if s.dialect, err = dialectOf(ctx, server.db); err != nil {
+	err := checkDriver(ctx, server.db)
+	if err == nil {
+		s.dialect, err = dialectOf(ctx, server.db)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("sqldb: open the database: %w", err), s.Close())
 	}
 	return server.db, nil
