@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"strings"
 	"testing/fstest"
+	"time"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -119,6 +120,13 @@ func (s *Store) isEmpty(ctx context.Context, db *sql.DB) bool {
 	return err == nil && found == 0
 }
 
+// lockEvery is how often one that waits for another's migrations looks whether they are done, lockFor for how long: a start of many
+// replicas waits no longer than it has to, and a migration of a big table may take minutes.
+const (
+	lockEvery = 200 * time.Millisecond
+	lockFor   = 5 * time.Minute
+)
+
 // migrate brings the tables up to date. At a server it is done under a lock that is a row of a table: CockroachDB has no other.
 func (s *Store) migrate(ctx context.Context, db *sql.DB) error {
 	source, err := s.migrations()
@@ -129,7 +137,8 @@ func (s *Store) migrate(ctx context.Context, db *sql.DB) error {
 		goose.WithTableName(s.words.Replace("ledger_migration")), goose.WithDisableGlobalRegistry(true),
 	}
 	if s.dialect.rows {
-		locker, err := lock.NewPostgresTableLocker(lock.WithTableName(s.words.Replace("ledger_migration_lock")))
+		locker, err := lock.NewPostgresTableLocker(lock.WithTableName(s.words.Replace("ledger_migration_lock")),
+			lock.WithTableLockTimeout(lockEvery, uint64(lockFor/lockEvery)))
 		if err != nil {
 			return fmt.Errorf("migrations: %w", err)
 		}
