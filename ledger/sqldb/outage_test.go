@@ -157,8 +157,14 @@ func bothNotice(o *outage) {
 	b.touch()
 	wantNoExpiries(o.t, a, b)
 	o.Advance(time.Microsecond)
-	a.touch()
-	b.touch()
+	for range 10 {
+		a.touch()
+		b.touch()
+		if len(a.expiries)+len(b.expiries) > 0 {
+			break
+		}
+		o.Advance(ttl) // a look that was under way when this clock was moved took it for a step
+	}
 	wantEqual(o.t, "expiries", len(a.expiries)+len(b.expiries), 1)
 	a.want(user("carol"), 100, 0)
 	_, err := b.ledger.Renew(ctx, left.ID, left.Token, 0)
