@@ -84,5 +84,5 @@ check: postgres ## Check format, vet, staticcheck, policies, races, and fuzz eac
 		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x "$$(dirname "$$file")" || exit 1; done
 
 .PHONY: soak
-soak: postgres ## Run each storm ROUNDS times (200): kill -9, overload, random histories. Each prints its seed; SEED=N takes it again.
-	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./ledger/memory ./server/cmd/regent
+soak: postgres ## Run each storm ROUNDS times (200): kill -9, overload, random histories, faults of a server. Each prints its seed; SEED=N takes it again.
+	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./ledger/memory ./ledger/sqldb ./server/cmd/regent

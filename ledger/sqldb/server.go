@@ -229,6 +229,8 @@ func classifyState(state string, committing bool) verdict {
 		return conflict
 	case "40003": // statement completion unknown
 		return unknown
+	case "25P03": // the transaction stood still for too long, and the connection was ended
+		return lost
 	}
 	switch state[:2] {
 	case "08", "57", "58", "XX", "53": // connection, operator intervention, system, internal, resources
