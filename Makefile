@@ -87,8 +87,8 @@ check: postgres ## Check format, vet, staticcheck, policies, races, and fuzz eac
 		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x "$$(dirname "$$file")" || exit 1; done
 
 .PHONY: soak
-soak: postgres ## Run each storm ROUNDS times (200): kill -9, overload, random histories. Each prints its seed; SEED=N takes it again.
-	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./ledger/memory ./server/cmd/regent
+soak: postgres ## Run each storm ROUNDS times (200): kill -9, overload, random histories, faults of a server. Each prints its seed; SEED=N takes it again.
+	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./ledger/memory ./ledger/sqldb ./server/cmd/regent
 
 .PHONY: storm
 storm: postgres ## Storm two gateways on one PostgreSQL for DURATION (30m): 64 callers each, kill -9, cut connections; exit 1 on any difference. SEED=N.

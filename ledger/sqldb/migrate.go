@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"strings"
 	"testing/fstest"
+	"time"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -40,12 +41,14 @@ func (v Version) Check() error {
 }
 
 // Migrate brings the tables of a database up to date, one process at a time: the others wait. It returns what they were at and are at.
+// Tables of the next version are left as they are; those of a later one are [ErrVersion].
 func Migrate(ctx context.Context, config Config) (before, after Version, err error) {
 	err = withDatabase(ctx, config, func(s *Store, db *sql.DB) error {
 		if before, err = s.version(ctx, db); err != nil {
 			return err
 		}
 		if before.Database > before.Program {
+			after = before
 			return before.Check()
 		}
 		if err := s.migrate(ctx, db); err != nil {
@@ -93,16 +96,22 @@ func (s *Store) version(ctx context.Context, db *sql.DB) (version Version, err e
 		return version, err
 	}
 	version.Program = int64(len(names)) // they are numbered from 1
-	row := db.QueryRowContext(ctx, s.words.Replace(`SELECT coalesce(max(version_id), 0) FROM ledger_migration`))
-	if err := row.Scan(&version.Database); err != nil && !s.isEmpty(ctx, db) {
-		return version, fmt.Errorf("read the tables' version: %w", err)
+	read := func() error {
+		row := db.QueryRowContext(ctx, s.words.Replace(`SELECT coalesce(max(version_id), 0) FROM ledger_migration`))
+		return row.Scan(&version.Database)
+	}
+	if err = read(); err != nil && !s.isEmpty(ctx, db) {
+		err = read() // another process may have made it just now
+		if err != nil {
+			return version, fmt.Errorf("read the tables' version: %w", err)
+		}
 	}
 	return version, nil
 }
 
 // isEmpty says whether the table of versions does not exist.
 func (s *Store) isEmpty(ctx context.Context, db *sql.DB) bool {
-	tables := `SELECT count(*) FROM information_schema.tables WHERE table_name = 'ledger_migration'`
+	tables := `SELECT count(*) FROM information_schema.tables WHERE table_schema = current_schema() AND table_name = 'ledger_migration'`
 	if !s.dialect.rows {
 		tables = `SELECT count(*) FROM sqlite_schema WHERE name = 'ledger_migration'`
 	}
@@ -110,6 +119,13 @@ func (s *Store) isEmpty(ctx context.Context, db *sql.DB) bool {
 	err := db.QueryRowContext(ctx, s.words.Replace(tables)).Scan(&found)
 	return err == nil && found == 0
 }
+
+// lockEvery is how often one that waits for another's migrations looks whether they are done, lockFor for how long: a start of many
+// replicas waits no longer than it has to, and a migration of a big table may take minutes.
+const (
+	lockEvery = 200 * time.Millisecond
+	lockFor   = 5 * time.Minute
+)
 
 // migrate brings the tables up to date. At a server it is done under a lock that is a row of a table: CockroachDB has no other.
 func (s *Store) migrate(ctx context.Context, db *sql.DB) error {
@@ -121,7 +137,8 @@ func (s *Store) migrate(ctx context.Context, db *sql.DB) error {
 		goose.WithTableName(s.words.Replace("ledger_migration")), goose.WithDisableGlobalRegistry(true),
 	}
 	if s.dialect.rows {
-		locker, err := lock.NewPostgresTableLocker(lock.WithTableName(s.words.Replace("ledger_migration_lock")))
+		locker, err := lock.NewPostgresTableLocker(lock.WithTableName(s.words.Replace("ledger_migration_lock")),
+			lock.WithTableLockTimeout(lockEvery, uint64(lockFor/lockEvery)))
 		if err != nil {
 			return fmt.Errorf("migrations: %w", err)
 		}

@@ -40,9 +40,9 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 	defer func() { _ = connection.Close() }() // which gives it back to the pool
 	var failed error
 	err = connection.Raw(func(raw any) error {
-		own, ok := raw.(*stdlib.Conn)
-		if !ok {
-			return fmt.Errorf("sqldb: the pool is of driver %T, not of pgx's stdlib", raw)
+		own, err := own(raw)
+		if err != nil {
+			return err
 		}
 		tx := &serverSession{connection: own.Conn(), access: access, pending: s.begin(access)}
 		failed = fn(tx)
@@ -55,6 +55,28 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 		return failed
 	}
 	return err
+}
+
+// own is a driver's connection, if the driver is the one that can send pipelines.
+func own(raw any) (*stdlib.Conn, error) {
+	connection, is := raw.(*stdlib.Conn)
+	if !is {
+		return nil, fmt.Errorf("the pool's connections are of type %T, not those of pgx's stdlib driver", raw)
+	}
+	return connection, nil
+}
+
+// checkDriver refuses a pool of another driver.
+func checkDriver(ctx context.Context, db *sql.DB) error {
+	connection, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }() // which gives it back to the pool
+	return connection.Raw(func(raw any) error {
+		_, err := own(raw)
+		return err
+	})
 }
 
 // begin begins a transaction.
@@ -211,6 +233,8 @@ func classifyState(state string, committing bool) verdict {
 		return conflict
 	case "40003": // statement completion unknown
 		return unknown
+	case "25P03": // the transaction stood still for too long, and the connection was ended
+		return lost
 	}
 	switch state[:2] {
 	case "08", "57", "58", "XX", "53": // connection, operator intervention, system, internal, resources

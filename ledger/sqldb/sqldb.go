@@ -143,8 +143,11 @@ func (s *Store) connect(ctx context.Context, config Config) (*sql.DB, error) {
 	s.database = server
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	var err error
-	if s.dialect, err = dialectOf(ctx, server.writer); err != nil {
+	err := checkDriver(ctx, server.writer)
+	if err == nil {
+		s.dialect, err = dialectOf(ctx, server.writer)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("sqldb: open the database: %w", err), s.Close())
 	}
 	return server.writer, nil

@@ -21,9 +21,9 @@ import (
 
 const (
 	stormCallers = 16
-	stormCalls   = 12 // of each caller
+	stormCalls   = 6 // of each caller
 	// stormMax is the limit of each account: less than all calls would use.
-	stormMax = 600
+	stormMax = 300
 )
 
 var stormAccounts = []ledger.Account{user("alice"), user("bob"), user("carol"), user("Élise/%")}
