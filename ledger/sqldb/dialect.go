@@ -28,8 +28,8 @@ type dialect struct {
 	goose goose.Dialect
 	// rows says that transactions lock rows, and not the whole database.
 	rows bool
-	// write and read begin transactions.
-	write, read string
+	// write and read begin transactions; settings, if there are any, follow them.
+	write, read, settings string
 }
 
 // databaseClock is the transaction's time, which is one in all its statements.
@@ -54,6 +54,7 @@ var (
 		name: "PostgreSQL", goose: goose.DialectPostgres, rows: true,
 		words: append(serverWords(""), "{text}", `TEXT COLLATE "C"`),
 		write: "BEGIN ISOLATION LEVEL READ COMMITTED", read: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+		settings: byKeys,
 	}
 	// cockroach is always serializable. Its locks are a hint that saves retries. It cannot change a table and its rows in one
 	// transaction.
@@ -73,6 +74,12 @@ func serverWords(transaction string) []string {
 		"{transaction}", transaction,
 	}
 }
+
+// byKeys has PostgreSQL look up rows by their keys, one by one. It guesses that thousands of accounts are due, where mostly none is, and
+// would read all of a table for them, in each batch: at SERIALIZABLE that conflicts with whoever else writes to the table. And it keeps
+// the plan of a prepared statement as it made it while the tables were young. Nor is it worth to compile anything for them.
+const byKeys = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+	set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`
 
 // serializable is the dialect at the strictest isolation.
 func (d dialect) serializable() dialect {

@@ -62,7 +62,8 @@ func (a *absence) longer(span time.Duration) bool {
 }
 
 // inTx runs fn in a transaction, again from the start whenever the server has not clearly taken or refused it, until ctx ends. There is
-// no savepoint and no guess: each attempt is a transaction of its own, and what fn does bears names under which it is done once.
+// no savepoint and no guess: each attempt is a transaction of its own, and what fn does bears names under which it is done once. A server
+// that for a time gives no clear answer is given up.
 func (s *Store) inTx(ctx context.Context, access access, fn func(session) error) error {
 	unsure := false
 	for attempt := 0; ; attempt++ {
@@ -76,22 +77,29 @@ func (s *Store) inTx(ctx context.Context, access access, fn func(session) error)
 		v := failure.classify()
 		unsure = unsure || v == unknown
 		s.counters.count(v)
-		if v != lost {
-			s.lost.found()
-		}
 		switch {
 		case v == refused, v == conflict && isDuplicate(err) && attempt >= refusalsMax:
 			if unsure { // this attempt was not committed, but one before it may have been
-				return fmt.Errorf("%w: %w", ledger.ErrUnknown, err)
+				return giveUp(unsure, err)
 			}
 			return err
-		case v == lost && s.lost.longer(s.patience), !pause(ctx, attempt):
-			if unsure {
-				return fmt.Errorf("%w: %w", ledger.ErrUnknown, err)
-			}
-			return fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
+		case v == conflict:
+			s.lost.found()
+		case s.lost.longer(s.patience):
+			return giveUp(unsure, err)
+		}
+		if !pause(ctx, attempt) {
+			return giveUp(unsure, err)
 		}
 	}
+}
+
+// giveUp is the error of a transaction that is not tried again.
+func giveUp(unsure bool, err error) error {
+	if unsure {
+		return fmt.Errorf("%w: %w", ledger.ErrUnknown, err)
+	}
+	return fmt.Errorf("%w: %w", ledger.ErrUnavailable, err)
 }
 
 // pause waits before the next attempt, longer each time and never as long as another who began at the same time.

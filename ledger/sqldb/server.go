@@ -29,9 +29,9 @@ func (s *server) close() error {
 }
 
 func (s *server) inTx(ctx context.Context, access access, fn func(session) error) error {
-	pool, begin := s.readers, s.dialect.read
+	pool := s.readers
 	if access == writing {
-		pool, begin = s.writer, s.dialect.write
+		pool = s.writer
 	}
 	connection, err := pool.Conn(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 		if !ok {
 			return fmt.Errorf("sqldb: the pool is of driver %T, not of pgx's stdlib", raw)
 		}
-		tx := &serverSession{connection: own.Conn(), pending: []query{{text: begin}}}
+		tx := &serverSession{connection: own.Conn(), access: access, pending: s.begin(access)}
 		failed = fn(tx)
 		if !tx.end(ctx) {
 			return driver.ErrBadConn // so that the pool forgets it
@@ -57,12 +57,25 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 	return err
 }
 
+// begin begins a transaction.
+func (s *server) begin(access access) []query {
+	begin := query{text: s.dialect.read}
+	if access == writing {
+		begin.text = s.dialect.write
+	}
+	if s.dialect.settings == "" {
+		return []query{begin}
+	}
+	return []query{begin, {text: s.dialect.settings}}
+}
+
 // serverSession sends the statements of an exchange in one pipeline.
 type serverSession struct {
 	connection *pgx.Conn
-	// pending is BEGIN, until the first exchange takes it along.
+	access     access
+	// pending is BEGIN with its settings, until the first exchange takes it along.
 	pending []query
-	// committing says that COMMIT was handed to the connection: from then on only the server's own word says that it failed.
+	// committing says that COMMIT of what was written was handed to the connection: from then on only the server's own word says that it failed.
 	committing bool
 }
 
@@ -89,7 +102,7 @@ func (s *serverSession) exchange(ctx context.Context, queries []query) error {
 }
 
 func (s *serverSession) commit(ctx context.Context, queries []query) error {
-	s.committing = true
+	s.committing = s.access == writing // there is nothing to be unsure of where nothing was written
 	return s.exchange(ctx, append(queries, commitQuery))
 }
 

@@ -47,8 +47,8 @@ const (
 	connectionsDefault = 6
 	// writersMax is for the ledger's one writer, and for the cursors of sinks.
 	writersMax = 2
-	// patience is how long a server is looked for that cannot be reached: a restart or a failover mostly takes no longer, and
-	// whoever waits for an answer would not wait much longer, either.
+	// patience is how long a server is tried that cannot be reached or gives no clear answer: a restart or a failover mostly takes no
+	// longer, and whoever waits for an answer would not wait much longer, either.
 	patience = 2 * time.Second
 	// openTimeout bounds the first look at a server.
 	openTimeout = 10 * time.Second

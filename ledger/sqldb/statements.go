@@ -30,16 +30,16 @@ const (
 	accountColumns = `used, held, refunds, refunded, floor, touched_at, charged_at, month_zone, month_ends, openings`
 	accountFound   = `t.used, t.held, t.refunds, t.refunded, t.floor, t.touched_at, t.charged_at, t.month_zone, t.month_ends, t.openings`
 	// An account that was never touched is there to be locked only.
-	makeAccounts = `INSERT INTO ledger_account (account, used, held, touched_at) VALUES [(?, 0, 0, 0)] ON CONFLICT (account) DO NOTHING`
+	makeAccounts = `INSERT INTO ledger_account (account, used, held, touched_at, untouched) VALUES [(?, 0, 0, 0, 1)] ON CONFLICT (account) DO NOTHING`
 	readAccounts = `SELECT t.account, ` + accountFound + ` FROM ledger_account t WHERE t.account IN (`
 	lockAccounts = `) ORDER BY t.account {lock}`
 
 	writeAccounts = `INSERT INTO ledger_account (account, ` + accountColumns + `) VALUES [(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)]
 		ON CONFLICT (account) DO UPDATE SET used = excluded.used, held = excluded.held, refunds = excluded.refunds,
 		refunded = excluded.refunded, floor = excluded.floor, touched_at = excluded.touched_at, charged_at = excluded.charged_at,
-		month_zone = excluded.month_zone, month_ends = excluded.month_ends, openings = excluded.openings`
+		month_zone = excluded.month_zone, month_ends = excluded.month_ends, openings = excluded.openings, untouched = 0`
 	deleteUntouched = `DELETE FROM ledger_account WHERE account IN
-		(SELECT t.account FROM ledger_account t WHERE t.touched_at = 0 ORDER BY t.account LIMIT ? {skip})`
+		(SELECT t.account FROM ledger_account t WHERE t.untouched = 1 ORDER BY t.account LIMIT ? {skip})`
 	pageAccounts = `SELECT account FROM ledger_account WHERE account > ? AND touched_at > 0 ORDER BY account LIMIT ?`
 
 	// totalAt is what account v.column1 had used in all at a moment.

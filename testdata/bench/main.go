@@ -36,9 +36,9 @@ var errMissed = errors.New("a target is missed")
 func run() error {
 	rounds := flag.Int("rounds", 5, "rounds")
 	dur := flag.Duration("dur", time.Second, "length of one sample")
-	only := flag.String("only", "", "take these stages alone, with commas between: c1 c16 c64 c512 first hold counts windows")
+	only := flag.String("only", "", "take these stages alone, with commas between: c1 c16 c64 c512 first hold counts windows ledger")
 	file := flag.String("json", "", "also write every sample into this file")
-	folder := flag.String("profile", "", "instead write profiles of the gateway into this folder")
+	folder := flag.String("profile", "", "instead write profiles into this folder, of calls, chunks, sqlite and ledger")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -49,11 +49,12 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	if *folder != "" {
-		return b.profile(*folder)
-	}
 	stages := strings.FieldsFunc(*only, func(r rune) bool { return r == ',' })
-	if err := b.run(func(stage string) bool { return len(stages) == 0 || slices.Contains(stages, stage) }); err != nil {
+	wanted := func(stage string) bool { return len(stages) == 0 || slices.Contains(stages, stage) }
+	if *folder != "" {
+		return b.profile(*folder, wanted)
+	}
+	if err := b.run(wanted); err != nil {
 		return cmp.Or(ctx.Err(), err) // what fails after an interrupt fails because of it
 	}
 	if len(b.samples) == 0 {

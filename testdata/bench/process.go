@@ -111,8 +111,10 @@ func (p *process) count(command string) (a, b float64, err error) {
 const tick = 10 * time.Millisecond
 
 // cpu is the processor time that the process has used so far.
-func (p *process) cpu() time.Duration {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+func (p *process) cpu() time.Duration { return cpuOf(p.cmd.Process.Pid) }
+
+func cpuOf(pid int) time.Duration {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}

@@ -19,7 +19,7 @@ import (
 const profileFor = 10 * time.Second
 
 // profile writes profiles of the gateway into a folder, each with a table of what each room of the house takes.
-func (b *bench) profile(folder string) error {
+func (b *bench) profile(folder string, wanted func(load string) bool) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -35,6 +35,9 @@ func (b *bench) profile(folder string) error {
 		{"chunks", regent, pacedFor},
 		{"sqlite", sqlite, func(t *target, _ string) error { return callFor(t, 64, profileFor).err }},
 	} {
+		if !wanted(load.name) {
+			continue
+		}
 		file := filepath.Join(folder, load.name)
 		if err := b.profileLoad(load.store, file, load.run); err != nil {
 			return fmt.Errorf("profile of %s: %w", load.name, err)
@@ -42,6 +45,9 @@ func (b *bench) profile(folder string) error {
 		if err := showRooms(file, load.name == "chunks"); err != nil {
 			return err
 		}
+	}
+	if wanted(ledgerStage) {
+		return b.profileLedger(folder)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func (b *bench) judge() (judged []judgement) {
 			judged = append(judged, figure.judge())
 		}
 	}
-	return judged
+	return append(judged, b.judgeLedger()...)
 }
 
 // report is what a person reads.
@@ -102,6 +102,7 @@ func (b *bench) report() string {
 	b.reportLoads(w)
 	b.reportStreams(w)
 	b.reportCounts(w)
+	b.reportLedger(w)
 	_, _ = fmt.Fprintln(w, "judged\tis\ttarget\t\t")
 	for _, j := range b.judge() {
 		bound, verdict := "at least", "MISSED"

@@ -25,18 +25,24 @@ const (
 	proxyProgram = "proxy"
 	// hostProgram is the gateway without a program of its own around it, so that it can be profiled and its allocations counted.
 	hostProgram = "host"
+	// ledgerProgram books calls on a database that it shares with others.
+	ledgerProgram = "ledger"
 )
 
-var programs = []string{mockProgram, proxyProgram, hostProgram}
+var programs = []string{mockProgram, proxyProgram, hostProgram, ledgerProgram}
 
 // serve runs one of them until its standard input ends, or it is asked to stop.
 func serve(name string, args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if name == ledgerProgram {
+		return serveLedger(ctx, cancel, args[0])
+	}
 	go func() {
 		defer cancel() // whoever started it has gone
-		obey(os.Stdin, os.Stdout)
+		obey(os.Stdin, os.Stdout, answerTo)
 	}()
 	switch name {
 	case mockProgram:
@@ -93,15 +99,15 @@ const (
 // obeyed is the answer to what has no other; a failure's begins otherwise.
 const obeyed = "done"
 
-func obey(commands io.Reader, answers io.Writer) {
+func obey(commands io.Reader, answers io.Writer, answer func(command string) string) {
 	scanner := bufio.NewScanner(commands)
 	for scanner.Scan() {
-		verb, file, _ := strings.Cut(scanner.Text(), " ")
-		_, _ = fmt.Fprintln(answers, answerTo(verb, file)) // where nobody listens, the commands end too
+		_, _ = fmt.Fprintln(answers, answer(scanner.Text())) // where nobody listens, the commands end too
 	}
 }
 
-func answerTo(verb, file string) string {
+func answerTo(command string) string {
+	verb, file, _ := strings.Cut(command, " ")
 	var stats runtime.MemStats
 	var err error
 	switch verb {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -99,9 +100,12 @@ func holdStreams(b *bench, t *target) (values, error) {
 // run takes every stage that is wanted, in interleaved rounds: a round begins with another target each time, so that what the
 // machine does meanwhile falls on all of them.
 func (b *bench) run(wanted func(stage string) bool) error {
-	open, err := b.openAll()
-	if err != nil {
-		return err
+	var open map[string]*target
+	if slices.ContainsFunc(stages, func(s stage) bool { return wanted(s.name) }) {
+		var err error
+		if open, err = b.openAll(); err != nil {
+			return err
+		}
 	}
 	for round := range b.rounds {
 		for _, s := range stages {
@@ -122,7 +126,12 @@ func (b *bench) run(wanted func(stage string) bool) error {
 		}
 	}
 	if wanted(windowStage) {
-		return b.windows()
+		if err := b.windows(); err != nil {
+			return err
+		}
+	}
+	if wanted(ledgerStage) {
+		return b.ledgers()
 	}
 	return nil
 }

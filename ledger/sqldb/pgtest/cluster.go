@@ -49,8 +49,8 @@ const (
 	portMin, portMax = 15000, 32000
 )
 
-// start makes a cluster and starts its server.
-func start(options Options) (*Cluster, error) {
+// New makes a cluster and starts its server, for a program that is no test: it ends with [Cluster.Remove], or with the process.
+func New(options Options) (*Cluster, error) {
 	bin, err := binaries()
 	if err != nil {
 		return nil, err
@@ -61,10 +61,10 @@ func start(options Options) (*Cluster, error) {
 	}
 	c := &Cluster{bin: bin, folder: folder, settings: options.settings()}
 	if err := c.create(); err != nil {
-		return nil, errors.Join(fmt.Errorf("pgtest: %w", err), c.remove())
+		return nil, errors.Join(fmt.Errorf("pgtest: %w", err), c.Remove())
 	}
 	if err := c.open(); err != nil {
-		return nil, errors.Join(err, c.remove())
+		return nil, errors.Join(err, c.Remove())
 	}
 	return c, nil
 }
@@ -214,8 +214,8 @@ func (c *Cluster) ready(server *process) error {
 	}
 }
 
-// remove ends the server and removes everything.
-func (c *Cluster) remove() error {
+// Remove ends the server and removes everything.
+func (c *Cluster) Remove() error {
 	return errors.Join(c.Crash(), c.folder.remove())
 }
 

@@ -38,7 +38,7 @@ func Shared(t testing.TB) *Cluster {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.cluster == nil && shared.err == nil {
-		shared.cluster, shared.err = start(Options{NoSync: true})
+		shared.cluster, shared.err = New(Options{NoSync: true})
 	}
 	must(t, shared.err)
 	return shared.cluster
@@ -48,10 +48,10 @@ func Shared(t testing.TB) *Cluster {
 // the test is skipped or fails, as for [Shared].
 func Start(t testing.TB, options Options) *Cluster {
 	t.Helper()
-	c, err := start(options)
+	c, err := New(options)
 	must(t, err)
 	t.Cleanup(func() {
-		if err := c.remove(); err != nil {
+		if err := c.Remove(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -82,7 +82,7 @@ func (m Tests) Run() int {
 	if shared.cluster == nil {
 		return code
 	}
-	if err := shared.cluster.remove(); err != nil {
+	if err := shared.cluster.Remove(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return max(code, 1)
 	}
