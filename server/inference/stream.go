@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -33,7 +34,8 @@ type stream struct {
 // newStream starts the clock of a stream whose request is being dispatched.
 func newStream(w http.ResponseWriter, stall time.Duration) *stream {
 	s := &stream{w: w, control: http.NewResponseController(w), stall: stall}
-	s.timer = time.AfterFunc(commitAfter, s.tick)
+	s.timer = time.AfterFunc(math.MaxInt64, s.tick)
+	s.timer.Reset(commitAfter) // only now: tick uses the timer, and a busy machine may have it run before the line above has ended
 	return s
 }
 

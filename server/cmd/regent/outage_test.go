@@ -21,13 +21,13 @@ func readiness(t *testing.T, at address) int {
 	return status
 }
 
-// TestTheDatabaseGoesAwayAndComesBack: for longer than holds live, while both processes are called. They say so and refuse calls; what
+// TestTheDatabaseGoesAwayAndComesBack: for longer than holds live while both processes are called. They say so and refuse calls; what
 // runs goes on and is settled once; and nobody is charged for the outage.
 func TestTheDatabaseGoesAwayAndComesBack(t *testing.T) {
 	t.Parallel()
-	const ttl, away = 2 * time.Second, 4 * time.Second
+	const ttl, away = 6 * time.Second, 7 * time.Second // settlements are tried at least every 5 s
 	cluster := pgtest.Start(t, pgtest.Options{NoSync: true})
-	s := newPairSite(t, cluster, boundless, "REGENT_HOLD_TTL=2s")
+	s := newPairSite(t, cluster, boundless, "REGENT_HOLD_TTL="+ttl.String())
 	pair := s.newPair()
 	var streams [2]*running
 	for n, m := range pair {

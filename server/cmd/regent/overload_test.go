@@ -131,15 +131,20 @@ func TestAFullQueueIsRefusedAndWorkedOff(t *testing.T) {
 
 // askQuick sends one call to the model quick and returns all of its answer.
 func askQuick(t *testing.T, at address, id string, stream bool) (status int, text string, header http.Header) {
-	response, err := http.DefaultClient.Do(at.request(context.Background(), "quick", id, stream))
+	return ask(t, http.DefaultClient, at.request(context.Background(), "quick", id, stream))
+}
+
+// ask sends a request and returns all of its answer.
+func ask(t *testing.T, client *http.Client, r *http.Request) (status int, text string, header http.Header) {
+	response, err := client.Do(r)
 	if err != nil {
-		t.Errorf("%s: %v", id, err)
+		t.Errorf("%s: %v", r.URL, err)
 		return 0, "", nil
 	}
 	defer func() { _ = response.Body.Close() }() // all of it is read
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		t.Errorf("%s: %v", id, err)
+		t.Errorf("%s: %v", r.URL, err)
 	}
 	return response.StatusCode, string(body), response.Header
 }

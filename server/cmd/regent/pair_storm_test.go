@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math/bits"
@@ -22,6 +23,7 @@ import (
 	"regent/adapters/fake"
 	"regent/ledger"
 	"regent/ledger/ledgertest"
+	"regent/ledger/sqldb"
 	"regent/ledger/sqldb/pgproxy"
 	"regent/ledger/sqldb/pgtest"
 )
@@ -45,6 +47,8 @@ type pairStorm struct {
 	pair   [2]*member
 	client *http.Client
 	checks int
+	// isolation is that of the database's transactions, which each storm chooses.
+	isolation string
 	// The calls of the storm are those since the last look. These count all.
 	reached, kills, cuts, expired int
 	states                        map[ledger.State]int
@@ -56,17 +60,7 @@ type pairStorm struct {
 // saw anything that the ledger does not know, or the other way round.
 func TestTwoProcessesStorm(t *testing.T) {
 	t.Parallel()
-	limit := fmt.Sprintf(`{max: "%d", window: rolling/%v}`, pairLimit, pairWindow)
-	database := newDatabase(t, pgtest.Shared(t))
-	s := &pairStorm{
-		storm:  newStorm(t, mix{streams: 60, wholes: 12, denied: 3}, limit, "REGENT_HOLD_TTL=3s", "REGENT_DRAIN_FOR=20s"),
-		client: newClient(t), states: map[ledger.State]int{}, retries: map[string]int{},
-	}
-	s.url = database
-	if os.Getenv(stormVariable) == "" { // then each round waits for less
-		s.provider.SetScript("slow", fake.Script{{ChunkMillis: 150, Text: slices.Repeat([]string{"tick "}, 8)}})
-	}
-	s.pair = s.newPair()
+	s := newPairStorm(t)
 	defer s.report(time.Now())
 	for round := range stormRounds(t, pairRounds) {
 		s.round(round)
@@ -85,6 +79,28 @@ func TestTwoProcessesStorm(t *testing.T) {
 		m.now().wantExit()
 	}
 	s.auditSinks(s.pair[0].data, s.pair[1].data)
+}
+
+// newPairStorm starts both processes, at one of the isolations.
+func newPairStorm(t *testing.T) *pairStorm {
+	t.Helper()
+	limit := fmt.Sprintf(`{max: "%d", window: rolling/%v}`, pairLimit, pairWindow)
+	database := newDatabase(t, pgtest.Shared(t))
+	s := &pairStorm{
+		storm:  newStorm(t, mix{streams: 60, wholes: 12, denied: 3}, limit, "REGENT_HOLD_TTL=3s", "REGENT_DRAIN_FOR=20s"),
+		client: newClient(t), isolation: "READ COMMITTED", states: map[ledger.State]int{}, retries: map[string]int{},
+	}
+	if s.url = database; s.random.IntN(2) == 0 {
+		s.isolation = "SERIALIZABLE"
+		s.variables = append(s.variables, "REGENT_DATABASE_ISOLATION=serializable")
+	}
+	slow := fake.Step{ChunkMillis: 150, Text: slices.Repeat([]string{"tick "}, 8)}
+	if os.Getenv(stormVariable) != "" { // there is time for calls that take longer than a hold lives
+		slow.ChunkMillis = 500
+	}
+	s.provider.SetScript("slow", fake.Script{slow})
+	s.pair = s.newPair()
+	return s
 }
 
 // stormRounds counts the rounds of a storm: n, or as many as a variable says, or for as long as another one says.
@@ -122,6 +138,9 @@ func (s *pairStorm) round(round int) {
 		s.callAll(&clients, m, queues[i])
 	}
 	clients.Go(trouble)
+	if bits.OnesCount(uint(round+1)) == 1 {
+		clients.Go(s.verify)
+	}
 	all := make(chan struct{})
 	go func() { clients.Wait(); close(all) }()
 	select {
@@ -175,6 +194,19 @@ func (s *pairStorm) trouble() (happen func()) {
 		}
 	}
 	return func() {}
+}
+
+// verify looks at the books while calls run and processes die. It connects under a name of its own, so that nobody cuts it off.
+func (s *pairStorm) verify() {
+	store, err := sqldb.Open(context.Background(), sqldb.Config{URL: s.url + "&application_name=onlooker", ReadOnly: true})
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	report, err := ledger.Verify(context.Background(), store)
+	if err := errors.Join(err, store.Close()); err != nil || len(report.Differences) > 0 {
+		s.t.Errorf("while calls run: %v, %v", report.Differences, err)
+	}
 }
 
 // terminate has the server end the connections of both processes.
@@ -296,10 +328,15 @@ func (s *pairStorm) countRetries(m *member) {
 
 // report prints what the storm came to.
 func (s *pairStorm) report(began time.Time) {
-	s.t.Logf("%v: %d calls, %d of them reached the provider; by state: %v; %d kills, %d cuts, %d faults beside commits; transactions done again: %v; %d holds expired",
-		time.Since(began).Round(time.Second), len(s.sent), s.reached, s.states, s.kills, s.cuts,
-		len(s.pair[0].proxy.Fired())+len(s.pair[1].proxy.Fired()), s.retries, s.expired)
 	if s.states[ledger.Denied] <= s.kills*2*s.mix.denied {
 		s.t.Errorf("the limit has denied nothing: %v", s.states)
 	}
+	verdict := "no difference"
+	if s.t.Failed() {
+		verdict = "DIFFERENCES, see above"
+	}
+	faults := len(s.pair[0].proxy.Fired()) + len(s.pair[1].proxy.Fired())
+	s.t.Logf("%v at %s: %d calls, %d of them reached the provider; by state: %v; %d kills, %d cuts, %d faults beside commits; "+
+		"transactions done again: %v; %d holds expired: %s", time.Since(began).Round(time.Second), s.isolation, len(s.sent), s.reached,
+		s.states, s.kills, s.cuts, faults, s.retries, s.expired, verdict)
 }
