@@ -118,13 +118,19 @@ const (
 	settleRetryMax = 5 * time.Second       // the longest: a store that comes back is found soon
 )
 
+// longer is the next pause after one. What holds live for bounds it, too: after an outage no hold expires for so long, and in this time
+// each settlement has to be tried again.
+func (r *Router) longer(pause time.Duration) time.Duration {
+	return min(2*pause, settleRetryMax, r.HoldTTL/4)
+}
+
 // conclude writes an attempt's end in the background, on a context that outlives the request: the answer never waits for it.
 // It is tried until the ledger has it, which settled is told of, or says that the hold has ended already.
 func (r *Router) conclude(call uuid.UUID, ending ledger.Ending, consumption *ledger.Consumption, settled func(ledger.Charge)) {
 	began := time.Now()
 	r.settling.Go(func() {
 		defer func() { r.Meter.Settled(time.Since(began)) }()
-		for pause := settleRetry; ; pause = min(2*pause, settleRetryMax) {
+		for pause := settleRetry; ; pause = r.longer(pause) {
 			charge, err := r.end(ending, consumption)
 			switch {
 			case err == nil:
@@ -155,7 +161,7 @@ func (w *walk) takeBack(hold uuid.UUID) {
 		Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonUnavailable},
 	}
 	w.settling.Go(func() {
-		for pause := settleRetry; ; pause = min(2*pause, settleRetryMax) {
+		for pause := settleRetry; ; pause = w.longer(pause) {
 			err := w.Ledger.Release(context.Background(), ending)
 			if !errors.Is(err, ledger.ErrUnavailable) && !errors.Is(err, ledger.ErrBusy) {
 				return

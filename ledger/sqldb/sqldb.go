@@ -153,9 +153,9 @@ func (s *Store) connect(ctx context.Context, config Config) (*sql.DB, error) {
 	return server.writer, nil
 }
 
-// idleInTransaction is when a server ends a transaction of a process that it hears nothing of, in milliseconds: twice a ledger
-// transaction's own time-out. It holds locks that others wait for.
-const idleInTransaction = "20000"
+// idleInTransaction is when a server ends a transaction of a process that it hears nothing of, in milliseconds: many times
+// what a decision takes, and half of a ledger transaction's own time-out. It holds locks that others wait for.
+const idleInTransaction = "5000"
 
 // openServer opens pools. Nothing is sent yet.
 func openServer(config Config) (writer, readers *sql.DB, err error) {
