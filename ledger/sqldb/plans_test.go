@@ -40,7 +40,7 @@ const grown = `
 		SELECT 'user/u' || i % 20000 || '/tokens', decode(lpad(to_hex(i), 32, '0'), 'hex') FROM generate_series(50000, 50499) i;
 	INSERT INTO ledger_record (writer, number, at, kind, call, body)
 		SELECT decode(lpad(to_hex(i % 3), 32, '0'), 'hex'), 1 + i / 3, 1000000 + i, 'charge', decode(lpad(to_hex(i % 50000), 32, '0'), 'hex'), '{}'
-		FROM generate_series(0, 149999) i;
+		FROM generate_series(0, 59999) i;
 	ANALYZE`
 
 // TestPlans: on a database that has grown, what is asked for a batch is found by indexes, however the server plans it.

@@ -48,6 +48,7 @@ func open(t *testing.T, config sqldb.Config) *sqldb.Store {
 func TestServerConformance(t *testing.T) {
 	for _, server := range servers {
 		t.Run(server.name, func(t *testing.T) {
+			t.Parallel()
 			config, tests := server.config(t), 0
 			ledgertest.Run(t, func(t *testing.T, now func() time.Time) ledgertest.Backend {
 				config := config
