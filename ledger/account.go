@@ -57,6 +57,9 @@ type Account struct {
 
 // validate returns [ErrInvalid] for an account that no text names: a journal that tells of it could not be read again.
 func (a Account) validate() error {
+	if len(a.ID) > textMax/2 && len(a.String()) > accountMax || len(a.Scope) > textMax/2 {
+		return fmt.Errorf("%w: account %.40q…: its name is longer than %d bytes", ErrInvalid, a, accountMax)
+	}
 	if a.Scope == "" || url.PathEscape(a.Scope) != a.Scope || a.ID == "" || !slices.Contains(accountUnits, a.Unit) {
 		return fmt.Errorf("%w: account %q: want a plain scope, an id and one of the units %v", ErrInvalid, a, accountUnits)
 	}

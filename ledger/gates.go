@@ -46,6 +46,9 @@ func (h Health) validate() error {
 }
 
 func (r Rate) validate() error {
+	if err := validateTexts(r.Key); err != nil {
+		return err
+	}
 	if r.Key == "" || r.Max < 0 || r.Max > NanoUSDMax {
 		return fmt.Errorf("%w: a rate needs a key, and a maximum within 0 and 2^62", ErrInvalid)
 	}
@@ -56,6 +59,9 @@ func (r Rate) validate() error {
 }
 
 func (c Circuit) validate() error {
+	if err := validateTexts(c.Key); err != nil {
+		return err
+	}
 	if c.Key == "" || c.Threshold <= 0 {
 		return fmt.Errorf("%w: a circuit needs a key, and a threshold above 0", ErrInvalid)
 	}

@@ -231,6 +231,11 @@ func (l *Ledger) Admit(ctx context.Context, admission Admission) (Hold, error) {
 		return Hold{}, err
 	}
 	op := &admit{Admission: admission}
+	if op.Replaces != nil {
+		replaced := *op.Replaces
+		replaced.clean()
+		op.Replaces = &replaced
+	}
 	err := l.do(ctx, laneAdmit, op)
 	var denial *LimitError
 	if errors.As(err, &denial) {
@@ -271,6 +276,12 @@ func (a *Admission) validate() error {
 		return fmt.Errorf("%w: an admission without a hold reserves nothing and is for no recorded call", ErrInvalid)
 	}
 	if err := a.validateGates(); err != nil {
+		return err
+	}
+	if err := a.Call.validate(); err != nil {
+		return err
+	}
+	if err := validateTexts(a.Source, a.Provider); err != nil {
 		return err
 	}
 	if a.CreditRate != nil {
@@ -373,6 +384,7 @@ func (l *Ledger) end(ctx context.Context, op *end) (Charge, error) {
 	if err := op.Health.validate(); err != nil {
 		return Charge{}, err
 	}
+	op.clean()
 	if c := op.consumption; c != nil && c.Usage != nil {
 		if _, err := c.Usage.Tokens(); err != nil {
 			return Charge{}, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -399,6 +411,9 @@ func (l *Ledger) Post(ctx context.Context, posting Posting) error {
 	if _, err := posting.Usage.Tokens(); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
+	if err := validateTexts(posting.Source, posting.Provider); err != nil {
+		return err
+	}
 	if err := validateAccounts(posting.Accounts); err != nil {
 		return err
 	}
@@ -409,6 +424,9 @@ func (l *Ledger) Post(ctx context.Context, posting Posting) error {
 // ends no hold: whoever is refused a lot keeps nobody from renewing theirs. The call is nil for a record alone, which sums up
 // others and goes first.
 func (l *Ledger) Refuse(ctx context.Context, call *Call, decision []byte) error {
+	if err := call.validate(); err != nil {
+		return err
+	}
 	lane := laneAdmit
 	if call == nil {
 		lane = laneEnd

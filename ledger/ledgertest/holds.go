@@ -2,6 +2,7 @@ package ledgertest
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -415,9 +416,53 @@ func badInput(t *testing.T, b *bench) {
 		err = b.ledger.Correct(ctx, ledger.Correction{Amendment: amendment(), Accounts: accounts, Tokens: 1})
 		wantError(t, "a correction of no account", err, ledger.ErrInvalid)
 	}
+	badTexts(b)
 	b.want(aliceTokens, 0, 10)
 	b.want(aliceUSD, 0, 0)
 	wantEqual(t, "differences", len(b.verified().Differences), 0)
+}
+
+// badTexts are what one database or another cannot keep: they are refused on each, and at the end of a hold they are made fit.
+func badTexts(b *bench) {
+	for _, text := range []string{"\xff", "a\x00b", strings.Repeat("é", 501)} {
+		for name, change := range map[string]func(*ledger.Admission){
+			"a source":        func(a *ledger.Admission) { a.Source = text },
+			"a provider":      func(a *ledger.Admission) { a.Provider = text },
+			"an owner":        func(a *ledger.Admission) { a.Call.Owner = text },
+			"a model":         func(a *ledger.Admission) { a.Call.Model = text },
+			"a protocol":      func(a *ledger.Admission) { a.Call.Protocol = text },
+			"a client's id":   func(a *ledger.Admission) { a.Call.ClientRequestID = text },
+			"a client's key":  func(a *ledger.Admission) { a.Call.IdempotencyKey = text },
+			"a rate's key":    func(a *ledger.Admission) { a.Rates = []ledger.Rate{{Key: text, Max: 1, Window: time.Minute}} },
+			"a circuit's key": func(a *ledger.Admission) { a.Circuit = &ledger.Circuit{Key: text, Threshold: 1, CoolDown: time.Minute} },
+		} {
+			a := forCall(newCall(), "one")
+			change(&a)
+			_, err := b.ledger.Admit(ctx, a)
+			wantError(b.t, name, err, ledger.ErrInvalid)
+			if a.Rates == nil && a.Circuit == nil && a.Source == "one" && a.Provider != text {
+				wantError(b.t, name+" of a denial", b.ledger.Refuse(ctx, a.Call, []byte(`{}`)), ledger.ErrInvalid)
+			}
+		}
+		wantError(b.t, "a posting's source", b.ledger.Post(ctx, ledger.Posting{Source: text}), ledger.ErrInvalid)
+		call := newCall()
+		a := forCall(call, "one")
+		hold := b.admit(a)
+		end := ending(hold)
+		end.Outcome = ledger.Outcome{Result: ledger.Errored, Reason: text}
+		if err := b.ledger.Release(ctx, end); err != nil {
+			b.t.Fatalf("the reason %.20q: %v", text, err)
+		}
+		end.Token = 7 // the same end again, whatever the token
+		if err := b.ledger.Release(ctx, end); err != nil {
+			b.t.Fatalf("the reason %.20q again: %v", text, err)
+		}
+	}
+	long := ledger.Account{Scope: ledger.ScopeUser, ID: strings.Repeat("é", 400), Unit: ledger.Tokens}
+	_, err := b.ledger.Admit(ctx, ledger.Admission{Hold: newID(), Claims: []ledger.Claim{{Account: long}}})
+	wantError(b.t, "an account with a long name", err, ledger.ErrInvalid)
+	long.ID = strings.Repeat("é", 320) // which is escaped
+	b.release(b.admit(ledger.Admission{Hold: newID(), Claims: []ledger.Claim{{Account: long}}}))
 }
 
 func withWindow(length time.Duration) ledger.Admission {
