@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -23,14 +22,30 @@ const (
 	ledgerStage   = "ledger"
 	hotLoad       = "hot"         // one account that all callers share, beside their own
 	ownLoad       = "independent" // no account is shared
-	atOnceTarget  = "one statement"
-	lockedTarget  = "row locks"
-	processTarget = "processes" // and how many
+	processTarget = "processes"   // and how many
 )
 
-// The pools of the yardsticks are of the size at which they did best here: with a connection for each caller, what waits for a row is
-// in each other's way.
-const yardConnections = 16
+// yard is a kind of yardstick. Each is measured with a connection for each caller, and with a few that callers wait for, as a pool does
+// that is tuned: with these there is less that is in each other's way.
+type yard struct {
+	name, isolation string
+	book            func(context.Context, *pgx.Conn, *booking, *moved) error
+}
+
+var (
+	atOnceYard = yard{"one statement", "serializable", atOnce}
+	lockedYard = yard{"row locks", "read committed", locked}
+	yards      = []yard{atOnceYard, lockedYard}
+	yardPools  = []int{callers, 4}
+)
+
+func (y yard) target(connections int) string {
+	return fmt.Sprintf("%s, %d connections", y.name, connections)
+}
+
+func (y yard) targets() []string {
+	return []string{y.target(yardPools[0]), y.target(yardPools[1])}
+}
 
 // postgres is a throw-away server, with a database for whoever asks for one. It syncs to disk, as a server in use does.
 type postgres struct {
@@ -115,7 +130,7 @@ func (b *bench) ledgerRounds() int { return (b.rounds + 1) / 2 }
 // ledgerSample is long enough for what waits in a queue.
 func (b *bench) ledgerSample() time.Duration { return 2 * b.dur }
 
-// openBooks opens the ledger and both yardsticks, each on a database of its own.
+// openBooks opens the ledger and the yardsticks, each on a database of its own.
 func (b *bench) openBooks(pg *postgres) (opened map[string]books, err error) {
 	opened = map[string]books{}
 	defer func() {
@@ -132,27 +147,19 @@ func (b *bench) openBooks(pg *postgres) (opened map[string]books, err error) {
 		return opened, err
 	}
 	opened[regent] = ours
-	for _, yard := range []struct {
-		target, isolation string
-		book              func(context.Context, *pgx.Conn, *booking, *moved) error
-	}{{atOnceTarget, "serializable", atOnce}, {lockedTarget, "read committed", locked}} {
-		if url, err = pg.database(b.ctx, strings.ReplaceAll(yard.target, " ", "_")); err != nil {
-			return opened, err
+	for _, y := range yards {
+		for _, connections := range yardPools {
+			if url, err = pg.database(b.ctx, fmt.Sprintf("%s_%d", strings.ReplaceAll(y.name, " ", "_"), connections)); err != nil {
+				return opened, err
+			}
+			on, err := openYardstick(b.ctx, url, y.isolation, connections, y.book)
+			if err != nil {
+				return opened, fmt.Errorf("%s: %w", y.name, err)
+			}
+			opened[y.target(connections)] = on
 		}
-		y, err := openYardstick(b.ctx, url, yard.isolation, yardPool(), yard.book)
-		if err != nil {
-			return opened, fmt.Errorf("%s: %w", yard.target, err)
-		}
-		opened[yard.target] = y
 	}
 	return opened, nil
-}
-
-func yardPool() int {
-	if n, err := strconv.Atoi(os.Getenv("BENCH_YARD_POOL")); err == nil {
-		return n
-	}
-	return yardConnections
 }
 
 func closeBooks(opened map[string]books) error {
@@ -170,7 +177,7 @@ func (b *bench) compareBooks(pg *postgres) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeBooks(opened)) }()
-	targets := []string{regent, atOnceTarget, lockedTarget}
+	targets := append(append([]string{regent}, atOnceYard.targets()...), lockedYard.targets()...)
 	for round := range b.ledgerRounds() {
 		for _, load := range []string{hotLoad, ownLoad} {
 			for i := range targets {
@@ -367,7 +374,7 @@ func (b *bench) reportLedger(w *tabwriter.Writer) {
 	}
 	_, _ = fmt.Fprintln(w, "64 callers on PostgreSQL\t\tops/s\tregent is\tp50 ms\tp99 ms\tconflicts/op\tµs/op here\tµs/op server\tWAL B/op\t")
 	for _, load := range []string{hotLoad, ownLoad} {
-		for _, t := range []string{atOnceTarget, lockedTarget, regent} {
+		for _, t := range append(append(atOnceYard.targets(), lockedYard.targets()...), regent) {
 			v := func(value string) float64 { return b.of(load, t, value) }
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%.0f\t%.2f x\t%.1f\t%.1f\t%.3f\t%.0f\t%.0f\t%.0f\t\n", load, t, v("ops"), b.of(load, regent, "ops")/v("ops"),
 				v("p50")/1e3, v("p99")/1e3, v("conflicts"), v("go_us"), v("server_us"), v("wal"))
@@ -390,13 +397,19 @@ func (b *bench) reportLedger(w *tabwriter.Writer) {
 // judgeLedger holds the ledger on PostgreSQL against its targets.
 func (b *bench) judgeLedger() (judged []judgement) {
 	if len(b.all(hotLoad, regent, "")) > 0 {
-		faster := func(load, than string) float64 { return b.of(load, regent, "ops") / b.of(load, than, "ops") }
-		p99 := func(target string) float64 { return b.of(hotLoad, target, "p99") }
+		// Each yardstick counts as it does best.
+		faster := func(load string, than yard) float64 {
+			return b.of(load, regent, "ops") / max(b.of(load, than.targets()[0], "ops"), b.of(load, than.targets()[1], "ops"))
+		}
+		p99 := math.Inf(1)
+		for _, target := range append(atOnceYard.targets(), lockedYard.targets()...) {
+			p99 = min(p99, b.of(hotLoad, target, "p99"))
+		}
 		judged = append(judged,
-			atLeast(10, "hot account, operations to those of one statement", faster(hotLoad, atOnceTarget)),
-			atLeast(8, "hot account, operations to those of row locks", faster(hotLoad, lockedTarget)),
-			atMost(0.2, "hot account, p99 to the better one's", p99(regent)/min(p99(atOnceTarget), p99(lockedTarget))),
-			atLeast(1.05, "independent accounts, operations to the better one's", min(faster(ownLoad, atOnceTarget), faster(ownLoad, lockedTarget))),
+			atLeast(10, "hot account, operations to those of one statement", faster(hotLoad, atOnceYard)),
+			atLeast(8, "hot account, operations to those of row locks", faster(hotLoad, lockedYard)),
+			atMost(0.2, "hot account, p99 to the better one's", b.of(hotLoad, regent, "p99")/p99),
+			atLeast(1.05, "independent accounts, operations to the better one's", min(faster(ownLoad, atOnceYard), faster(ownLoad, lockedYard))),
 			atLeast(16, "operations per commit", min(b.of(hotLoad, regent, "per_commit"), b.of(ownLoad, regent, "per_commit"))),
 			atMost(2, "round trips per batch", max(b.of(hotLoad, regent, "trips"), b.of(ownLoad, regent, "trips"))),
 		)
