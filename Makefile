@@ -69,7 +69,7 @@ postgres:
 	has_postgres || { echo "the ledger's tests need PostgreSQL's server programs: install them, and run make again" >&2; exit 1; }
 
 .PHONY: bench
-bench: ## Measure what a call costs beside a bare reverse proxy (4 min; ARGS="-only c16" and others).
+bench: postgres ## Measure what a call costs beside a bare reverse proxy, and the ledger on PostgreSQL (7 min; ARGS="-only c16" and others).
 	@$(GO) run ./testdata/bench $(ARGS)
 
 .PHONY: check

@@ -137,7 +137,7 @@ func (l *load) readAccounts() (queries []query) {
 	named := texts(slices.Collect(maps.Keys(l.accounts)))
 	after := ")"
 	if l.locks {
-		queries = l.write(makeAccounts, named)
+		queries = l.write(makeAccounts, l.seen.unseen(named))
 		after = lockAccounts
 	}
 	return append(queries, l.names(l.account, readAccounts, accountsNamed, accountsEnd, accountsDue, after, named))
@@ -154,6 +154,9 @@ func (l *load) account(scan scan) error {
 	l.met[key] = true
 	if row.TouchedAt.IsZero() {
 		return nil
+	}
+	if l.locks {
+		l.seen.add(key)
 	}
 	account, err := l.parse(key)
 	l.rows.Accounts[account] = row
@@ -381,15 +384,18 @@ var errGone = errors.New("sqldb: a row was removed while it was being locked")
 // complete sees that what was to be locked was, and lists what is due.
 func (l *load) complete() error {
 	if l.locks {
+		gone := false
 		for key := range l.accounts {
 			if !l.met[key] {
-				return &failure{err: errGone}
+				l.seen.remove(key)
+				gone = true
 			}
 		}
 		for _, key := range l.keys.Rates {
-			if !l.met["rate "+key] {
-				return &failure{err: errGone}
-			}
+			gone = gone || !l.met["rate "+key]
+		}
+		if gone {
+			return &failure{err: errGone}
 		}
 	}
 	if !l.keys.Due {

@@ -63,6 +63,7 @@ type Store struct {
 	patience time.Duration
 	lost     absence
 	counters counters
+	seen     seen
 }
 
 var _ ledger.Store = (*Store)(nil)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -194,5 +195,25 @@ func TestProcessSaysWhyItDidNotStart(t *testing.T) {
 	_, err := start(context.Background(), folder, "program", []string{"PATH=" + os.Getenv("PATH")}, "sh", "-c", "echo no such thing >&2; exit 3")
 	if err == nil || !strings.Contains(err.Error(), "no such thing") {
 		t.Error(err)
+	}
+}
+
+// TestRoundTripsAreCounted: what is written before the answer is read is one trip, and what prepares a statement is counted apart.
+func TestRoundTripsAreCounted(t *testing.T) {
+	ours := &ourBooks{}
+	here, there := net.Pipe()
+	conn := &countedConn{Conn: here, to: ours}
+	go func() { _, _ = io.Copy(there, there) }() // an echo, which a pipe reads before it writes
+	for _, message := range []string{"Parse", "Bind", "Bind"} {
+		if _, err := conn.Write([]byte(message)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, make([]byte, len(message))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = here.Close()
+	if ours.trips.Load() != 2 || ours.preparing.Load() != 1 {
+		t.Errorf("%d round trips and %d that prepare, want 2 and 1", ours.trips.Load(), ours.preparing.Load())
 	}
 }

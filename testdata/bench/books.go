@@ -73,7 +73,8 @@ type ourBooks struct {
 	*ledger.Ledger
 	store *sqldb.Store
 	db    *sql.DB
-	trips atomic.Int64 // round trips to the server
+	// trips are round trips to the server. Those that prepare statements are counted apart: each text takes one on each connection.
+	trips, preparing atomic.Int64
 }
 
 // openOurs opens a ledger on a database whose tables are there.
@@ -86,7 +87,7 @@ func openOurs(ctx context.Context, url, namespace string, now func() time.Time) 
 	dial := parsed.DialFunc
 	parsed.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
-		return &countedConn{Conn: conn, trips: &o.trips}, err
+		return &countedConn{Conn: conn, to: o}, err
 	}
 	o.db = stdlib.OpenDB(*parsed, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
 	o.db.SetMaxOpenConns(8) // as many as the store opens itself
@@ -150,13 +151,20 @@ func (o *ourBooks) close() error { return errors.Join(o.Close(), o.db.Close()) }
 // countedConn counts round trips: a write after something was read begins one.
 type countedConn struct {
 	net.Conn
-	trips   *atomic.Int64
+	to      *ourBooks
 	waiting atomic.Bool // for an answer
 }
 
+// parseMessage is the first byte of PostgreSQL's message that prepares a statement.
+const parseMessage = 'P'
+
 func (c *countedConn) Write(p []byte) (int, error) {
 	if !c.waiting.Swap(true) {
-		c.trips.Add(1)
+		if p[0] == parseMessage {
+			c.to.preparing.Add(1)
+		} else {
+			c.to.trips.Add(1)
+		}
 	}
 	return c.Conn.Write(p)
 }

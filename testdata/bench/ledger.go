@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -23,14 +22,30 @@ const (
 	ledgerStage   = "ledger"
 	hotLoad       = "hot"         // one account that all callers share, beside their own
 	ownLoad       = "independent" // no account is shared
-	atOnceTarget  = "one statement"
-	lockedTarget  = "row locks"
-	processTarget = "processes" // and how many
+	processTarget = "processes"   // and how many
 )
 
-// The pools of the yardsticks are of the size at which they did best here: with a connection for each caller, what waits for a row is
-// in each other's way.
-const yardConnections = 16
+// yard is a kind of yardstick. Each is measured with a connection for each caller, and with a few that callers wait for, as a pool does
+// that is tuned: with these there is less that is in each other's way.
+type yard struct {
+	name, isolation string
+	book            func(context.Context, *pgx.Conn, *booking, *moved) error
+}
+
+var (
+	atOnceYard = yard{"one statement", "serializable", atOnce}
+	lockedYard = yard{"row locks", "read committed", locked}
+	yards      = []yard{atOnceYard, lockedYard}
+	yardPools  = []int{callers, 4}
+)
+
+func (y yard) target(connections int) string {
+	return fmt.Sprintf("%s, %d connections", y.name, connections)
+}
+
+func (y yard) targets() []string {
+	return []string{y.target(yardPools[0]), y.target(yardPools[1])}
+}
 
 // postgres is a throw-away server, with a database for whoever asks for one. It syncs to disk, as a server in use does.
 type postgres struct {
@@ -109,13 +124,13 @@ func (b *bench) ledgers() (err error) {
 	return nil
 }
 
-// ledgerRounds are fewer than the others: the yardsticks' times are far apart, and a round takes half a minute.
+// ledgerRounds are fewer than the others: a round takes 40 s.
 func (b *bench) ledgerRounds() int { return (b.rounds + 1) / 2 }
 
 // ledgerSample is long enough for what waits in a queue.
 func (b *bench) ledgerSample() time.Duration { return 2 * b.dur }
 
-// openBooks opens the ledger and both yardsticks, each on a database of its own.
+// openBooks opens the ledger and the yardsticks, each on a database of its own.
 func (b *bench) openBooks(pg *postgres) (opened map[string]books, err error) {
 	opened = map[string]books{}
 	defer func() {
@@ -132,27 +147,19 @@ func (b *bench) openBooks(pg *postgres) (opened map[string]books, err error) {
 		return opened, err
 	}
 	opened[regent] = ours
-	for _, yard := range []struct {
-		target, isolation string
-		book              func(context.Context, *pgx.Conn, *booking, *moved) error
-	}{{atOnceTarget, "serializable", atOnce}, {lockedTarget, "read committed", locked}} {
-		if url, err = pg.database(b.ctx, strings.ReplaceAll(yard.target, " ", "_")); err != nil {
-			return opened, err
+	for _, y := range yards {
+		for _, connections := range yardPools {
+			if url, err = pg.database(b.ctx, fmt.Sprintf("%s_%d", strings.ReplaceAll(y.name, " ", "_"), connections)); err != nil {
+				return opened, err
+			}
+			on, err := openYardstick(b.ctx, url, y.isolation, connections, y.book)
+			if err != nil {
+				return opened, fmt.Errorf("%s: %w", y.name, err)
+			}
+			opened[y.target(connections)] = on
 		}
-		y, err := openYardstick(b.ctx, url, yard.isolation, yardPool(), yard.book)
-		if err != nil {
-			return opened, fmt.Errorf("%s: %w", yard.target, err)
-		}
-		opened[yard.target] = y
 	}
 	return opened, nil
-}
-
-func yardPool() int {
-	if n, err := strconv.Atoi(os.Getenv("BENCH_YARD_POOL")); err == nil {
-		return n
-	}
-	return yardConnections
 }
 
 func closeBooks(opened map[string]books) error {
@@ -170,7 +177,7 @@ func (b *bench) compareBooks(pg *postgres) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeBooks(opened)) }()
-	targets := []string{regent, atOnceTarget, lockedTarget}
+	targets := append(append([]string{regent}, atOnceYard.targets()...), lockedYard.targets()...)
 	for round := range b.ledgerRounds() {
 		for _, load := range []string{hotLoad, ownLoad} {
 			for i := range targets {
@@ -198,29 +205,46 @@ func (b *bench) takeBooks(pg *postgres, on books, round int, load, target string
 	if _, err := bookFor(b.ctx, on, callers, name, group, b.ledgerSample()/4); err != nil {
 		return err
 	}
-	m, err := pg.measure(b.ctx, on)
-	if err != nil {
-		return err
+	return b.leastDisturbed(func() (sample, error) {
+		m, err := pg.measure(b.ctx, on)
+		if err != nil {
+			return sample{}, err
+		}
+		result, err := bookFor(b.ctx, on, callers, name, group, b.ledgerSample())
+		if err != nil {
+			return sample{}, err
+		}
+		v, foreign, err := m.values(b.ctx, result)
+		return sample{Stage: load, Target: target, Round: round, Values: v, Foreign: foreign}, err
+	})
+}
+
+// leastDisturbed takes a sample, and once more if it was disturbed.
+func (b *bench) leastDisturbed(take func() (sample, error)) error {
+	best, err := take()
+	if err == nil && best.Foreign > disturbed && b.repeats > 0 {
+		b.repeats--
+		var again sample
+		if again, err = take(); again.Foreign < best.Foreign {
+			best = again
+		}
 	}
-	result, err := bookFor(b.ctx, on, callers, name, group, b.ledgerSample())
-	if err != nil {
-		return err
+	if err == nil {
+		b.samples = append(b.samples, best)
 	}
-	v, foreign, err := m.values(b.ctx, result)
-	b.samples = append(b.samples, sample{Stage: load, Target: target, Round: round, Values: v, Foreign: foreign})
 	return err
 }
 
 // measurement is what counters said before a load.
 type measurement struct {
-	pg             *postgres
-	on             books
-	began          time.Time
-	busy, own      time.Duration
-	server         map[int]time.Duration
-	written        float64
-	syncing        time.Duration
-	commits, trips int64
+	pg                        *postgres
+	on                        books
+	began                     time.Time
+	busy, own                 time.Duration
+	server                    map[int]time.Duration
+	written                   float64
+	syncing                   time.Duration
+	commits, trips, preparing int64
 }
 
 func (p *postgres) measure(ctx context.Context, on books) (m *measurement, err error) {
@@ -232,7 +256,7 @@ func (p *postgres) measure(ctx context.Context, on books) (m *measurement, err e
 		return nil, err
 	}
 	if ours, is := on.(*ourBooks); is {
-		m.commits, m.trips = ours.commits(), ours.trips.Load()
+		m.commits, m.trips, m.preparing = ours.commits(), ours.trips.Load(), ours.preparing.Load()
 	}
 	m.began, m.busy, m.own = time.Now(), machineBusy(), ownCPU()
 	return m, nil
@@ -259,6 +283,7 @@ func (m *measurement) values(ctx context.Context, result *booked) (v values, for
 	if ours, is := m.on.(*ourBooks); is {
 		commits := float64(ours.commits() - m.commits)
 		v["per_commit"], v["trips"] = operations/commits, float64(ours.trips.Load()-m.trips)/commits
+		v["preparing"] = float64(ours.preparing.Load()-m.preparing) / commits
 		v["batch_ms"] = result.Took.Seconds() * 1e3 / commits
 		v["sync_ms"] = (syncing - m.syncing).Seconds() * 1e3 / commits
 	}
@@ -286,7 +311,7 @@ func (b *bench) compareProcesses(pg *postgres) error {
 		for _, load := range []string{hotLoad, ownLoad} {
 			for i := range processCounts {
 				n := processCounts[(i+round)%len(processCounts)]
-				if err := b.takeProcesses(workers[:n], round, load); err != nil {
+				if err := b.takeProcesses(pg, workers[:n], round, load); err != nil {
 					return fmt.Errorf("%d processes, %s: %w", n, load, err)
 				}
 			}
@@ -303,7 +328,7 @@ func (b *bench) verifyShared(url string) error {
 	return errors.Join(ours.verify(b.ctx), ours.close())
 }
 
-func (b *bench) takeProcesses(workers []*process, round int, load string) error {
+func (b *bench) takeProcesses(pg *postgres, workers []*process, round int, load string) error {
 	order := workerOrder{Callers: callers / len(workers), For: b.ledgerSample()}
 	if load == hotLoad {
 		order.Group = fmt.Sprintf("hot-%d-%d", len(workers), round)
@@ -313,18 +338,33 @@ func (b *bench) takeProcesses(workers []*process, round int, load string) error 
 	if _, err := bookTogether(workers, warm, round); err != nil {
 		return err
 	}
-	results, err := bookTogether(workers, order, round)
-	if err != nil {
-		return err
-	}
-	v := values{}
-	for _, r := range results {
-		v["ops"] += r.perSecond()
-		v["conflicts"] += float64(r.Conflicts) / float64(len(r.Latencies)) / float64(len(results))
-	}
-	target := fmt.Sprintf("%s %d", processTarget, len(workers))
-	b.samples = append(b.samples, sample{Stage: load, Target: target, Round: round, Values: v})
-	return nil
+	return b.leastDisturbed(func() (sample, error) {
+		var used time.Duration
+		for _, w := range workers {
+			used -= w.cpu()
+		}
+		m, err := pg.measure(b.ctx, nil)
+		if err != nil {
+			return sample{}, err
+		}
+		results, err := bookTogether(workers, order, round)
+		if err != nil {
+			return sample{}, err
+		}
+		for _, w := range workers {
+			used += w.cpu()
+		}
+		all := &booked{Took: order.For}
+		v := values{}
+		for _, r := range results {
+			v["ops"] += r.perSecond()
+			all.Latencies, all.Conflicts = append(all.Latencies, r.Latencies...), all.Conflicts+r.Conflicts
+		}
+		of, foreign, err := m.values(b.ctx, all)
+		v["conflicts"], v["p50"], v["p99"], v["server_us"] = of["conflicts"], of["p50"], of["p99"], of["server_us"]
+		foreign = max(0, foreign-used.Seconds()/time.Since(m.began).Seconds())
+		return sample{Stage: load, Target: fmt.Sprintf("%s %d", processTarget, len(workers)), Round: round, Values: v, Foreign: foreign}, err
+	})
 }
 
 // bookTogether has workers book at the same time.
@@ -367,20 +407,22 @@ func (b *bench) reportLedger(w *tabwriter.Writer) {
 	}
 	_, _ = fmt.Fprintln(w, "64 callers on PostgreSQL\t\tops/s\tregent is\tp50 ms\tp99 ms\tconflicts/op\tµs/op here\tµs/op server\tWAL B/op\t")
 	for _, load := range []string{hotLoad, ownLoad} {
-		for _, t := range []string{atOnceTarget, lockedTarget, regent} {
+		for _, t := range append(append(atOnceYard.targets(), lockedYard.targets()...), regent) {
 			v := func(value string) float64 { return b.of(load, t, value) }
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%.0f\t%.2f x\t%.1f\t%.1f\t%.3f\t%.0f\t%.0f\t%.0f\t\n", load, t, v("ops"), b.of(load, regent, "ops")/v("ops"),
 				v("p50")/1e3, v("p99")/1e3, v("conflicts"), v("go_us"), v("server_us"), v("wal"))
 		}
 		for _, n := range processCounts {
 			t := fmt.Sprintf("%s %d", processTarget, n)
-			_, _ = fmt.Fprintf(w, "%s\t%s\t%.0f\t\t\t\t%.3f\t\t\t\t\n", load, t, b.of(load, t, "ops"), b.of(load, t, "conflicts"))
+			v := func(value string) float64 { return b.of(load, t, value) }
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%.0f\t\t%.1f\t%.1f\t%.3f\t\t%.0f\t\t\n", load, t, v("ops"), v("p50")/1e3, v("p99")/1e3,
+				v("conflicts"), v("server_us"))
 		}
 	}
-	_, _ = fmt.Fprintln(w, "\na batch\t\tops\tround trips\tms\tof it here\tserver\tsync\t")
+	_, _ = fmt.Fprintln(w, "\na batch\t\tops\tround trips\tto prepare\tms\tof it here\tserver\tsync\t")
 	for _, load := range []string{hotLoad, ownLoad} {
 		v := func(value string) float64 { return b.of(load, regent, value) }
-		_, _ = fmt.Fprintf(w, "%s\t\t%.1f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", load, v("per_commit"), v("trips"), v("batch_ms"),
+		_, _ = fmt.Fprintf(w, "%s\t\t%.1f\t%.2f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", load, v("per_commit"), v("trips"), v("preparing"), v("batch_ms"),
 			v("go_us")*v("per_commit")/1e3, v("server_us")*v("per_commit")/1e3, v("sync_ms"))
 	}
 	b.reportPoints(w)
@@ -390,13 +432,19 @@ func (b *bench) reportLedger(w *tabwriter.Writer) {
 // judgeLedger holds the ledger on PostgreSQL against its targets.
 func (b *bench) judgeLedger() (judged []judgement) {
 	if len(b.all(hotLoad, regent, "")) > 0 {
-		faster := func(load, than string) float64 { return b.of(load, regent, "ops") / b.of(load, than, "ops") }
-		p99 := func(target string) float64 { return b.of(hotLoad, target, "p99") }
+		// Each yardstick counts as it does best.
+		faster := func(load string, than yard) float64 {
+			return b.of(load, regent, "ops") / max(b.of(load, than.targets()[0], "ops"), b.of(load, than.targets()[1], "ops"))
+		}
+		p99 := math.Inf(1)
+		for _, target := range append(atOnceYard.targets(), lockedYard.targets()...) {
+			p99 = min(p99, b.of(hotLoad, target, "p99"))
+		}
 		judged = append(judged,
-			atLeast(10, "hot account, operations to those of one statement", faster(hotLoad, atOnceTarget)),
-			atLeast(8, "hot account, operations to those of row locks", faster(hotLoad, lockedTarget)),
-			atMost(0.2, "hot account, p99 to the better one's", p99(regent)/min(p99(atOnceTarget), p99(lockedTarget))),
-			atLeast(1.05, "independent accounts, operations to the better one's", min(faster(ownLoad, atOnceTarget), faster(ownLoad, lockedTarget))),
+			atLeast(10, "hot account, operations to those of one statement", faster(hotLoad, atOnceYard)),
+			atLeast(8, "hot account, operations to those of row locks", faster(hotLoad, lockedYard)),
+			atMost(0.2, "hot account, p99 to the better one's", b.of(hotLoad, regent, "p99")/p99),
+			atLeast(1.05, "independent accounts, operations to the better one's", min(faster(ownLoad, atOnceYard), faster(ownLoad, lockedYard))),
 			atLeast(16, "operations per commit", min(b.of(hotLoad, regent, "per_commit"), b.of(ownLoad, regent, "per_commit"))),
 			atMost(2, "round trips per batch", max(b.of(hotLoad, regent, "trips"), b.of(ownLoad, regent, "trips"))),
 		)
