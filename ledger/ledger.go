@@ -76,6 +76,8 @@ type Ledger struct {
 	// seen is the store's clock as it was last read, at seenAt by the process's.
 	seen   time.Time
 	seenAt time.Duration
+	// began is when the transaction under way began, by the system's clock; zero if there is none.
+	began time.Time
 	// sweeps says that this process is the sweeper, as of the last look.
 	sweeps bool
 }
@@ -251,12 +253,12 @@ func (l *Ledger) explain(ctx context.Context, op *admit, denial *LimitError) err
 	explaining.keys(&keys, l.about())
 	b, err := readBatch(ctx, l.store, keys, l.Status().SuspendedUntil)
 	if err != nil {
-		return fmt.Errorf("%w: when %w: %w", ErrUnavailable, denial, err)
+		return unexplained(denial, err)
 	}
 	explained, err := explaining.explain(ctx, b)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: when %w: %w", ErrUnavailable, denial, err)
+		return unexplained(denial, err)
 	case explained == nil: // there is room by now
 		return denial
 	}
@@ -448,6 +450,11 @@ func (l *Ledger) Read(ctx context.Context, claims []Claim) ([]Balance, error) {
 	return readBalances(ctx, l.store, claims, l.about(), l.Status().SuspendedUntil)
 }
 
+// unexplained is the answer to an admission of which nobody can say when it would not be denied: for its caller the store is away.
+func unexplained(denial *LimitError, err error) error {
+	return fmt.Errorf("%w: when %v: %w", ErrUnavailable, denial, err)
+}
+
 // Writer is the ledger's own stream of the journal.
 func (l *Ledger) Writer() uuid.UUID { return l.writer }
 
@@ -462,11 +469,17 @@ func (l *Ledger) Sweeps() bool {
 // Store returns the store, for reading calls and the journal.
 func (l *Ledger) Store() Store { return l.store }
 
+// stalledAfter is how long a transaction may take before the store counts as one that does not answer: many times what one takes.
+const stalledAfter = 3 * time.Second
+
 // Status returns the ledger's health.
 func (l *Ledger) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	status := l.status
+	if took := time.Since(l.began); !l.began.IsZero() && took > stalledAfter && status.Err == nil {
+		status.Err = fmt.Errorf("%w: no answer for %v", ErrUnavailable, took.Truncate(time.Second))
+	}
 	status.Waiting = l.queue.len()
 	return status
 }

@@ -274,31 +274,19 @@ func (s *simulation) excuses() (spans []span) {
 			spans = append(spans, span{step.at, step.at.Add(simTTL)})
 		}
 	}
-	slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
 	return spans
 }
 
-// lifetime is how much of the time between two moments counts towards the time to live of a hold; excused says that some does not.
-func (s *simulation) lifetime(from, to time.Time) (life time.Duration, excused bool) {
+// lifetime is how much of a hold's time to live has passed between two moments, by the store's clock without the steps that suspend
+// expiry; suspended says that at the second it is suspended.
+func (s *simulation) lifetime(from, to time.Time) (life time.Duration, suspended bool) {
 	life = to.Sub(from)
-	counted := from
-	for _, excuse := range s.excuses() {
-		if excuse.from.Before(counted) {
-			excuse.from = counted
-		}
-		none := excuse.overlap(span{from, to})
-		life -= none
-		excused = excused || none > 0
-		if excuse.to.After(counted) {
-			counted = excuse.to
-		}
-	}
 	for _, step := range s.steps {
 		if step.by > 0 && step.by < suspendable && (span{from, to}).has(step.at) {
 			life += step.by
 		}
 	}
-	return life, excused
+	return life, slices.ContainsFunc(s.excuses(), func(excuse span) bool { return excuse.has(to) })
 }
 
 // cutFor is how long a replica did not reach the store between two moments.

@@ -251,16 +251,16 @@ func (t *truth) held(row ledger.HoldRow, decided time.Time) {
 
 func short(id uuid.UUID) string { return id.String()[:8] }
 
-// expired sees that a hold whose caller is there has not expired before it could not be renewed for its whole time to live. The time
-// of an outage, or after a step of the clock, does not count, nor a time to live from then on.
+// expired sees that a hold whose caller is there has not expired before its whole time to live had passed without a renewal, nor in an
+// outage or after a step of the clock, nor for a time to live from then on, in which it could be renewed.
 func (t *truth) expired(hold *heldFor) {
 	if hold.forsaken || hold.replica.crashed {
 		return
 	}
 	now := time.Now()
-	life, excused := t.sim.lifetime(hold.renewed, now)
-	if life < simTTL && !(excused && t.sim.cutFor(hold.replica, hold.renewed, now) >= simTTL/2) {
-		t.find("expired too soon", "hold %s: of the %v since it was renewed, %v count", hold.admission.Hold, now.Sub(hold.renewed), life)
+	life, suspended := t.sim.lifetime(hold.renewed, now)
+	if life < simTTL || suspended && t.sim.cutFor(hold.replica, hold.renewed, now) < simTTL/2 {
+		t.find("expired too soon", "hold %s: it was renewed %v ago, of which %v count; suspended: %v", hold.admission.Hold, now.Sub(hold.renewed), life, suspended)
 	}
 	hold.late = true
 }

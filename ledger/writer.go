@@ -139,7 +139,8 @@ func (l *Ledger) do(ctx context.Context, lane lane, op operation) error {
 	return w.err
 }
 
-// write is the ledger's one writer: it works off what waits until the queue is closed and empty, and sweeps from time to time.
+// write is the ledger's one writer: it works off what waits until the queue is closed and empty, and sweeps from time to time, and at
+// once when it has a suspension to tell of.
 func (l *Ledger) write() {
 	defer close(l.done)
 	sweep := time.NewTicker(l.config.SweepEvery)
@@ -161,8 +162,10 @@ func (l *Ledger) write() {
 		if len(waiting) > 0 {
 			l.commit(waiting)
 		}
-		if sweeping {
-			_ = l.transact(nil, sweeps) // Status tells of it
+		if sweeping || l.clock.isUntold() && !l.config.LeaveDue {
+			if err := l.transact(nil, sweeps); err == nil { // Status tells of an error
+				l.clock.told = l.clock.suspendedUntil
+			}
 		}
 	}
 }
@@ -203,62 +206,52 @@ var errRefused = errors.New("the store refused the transaction")
 func (l *Ledger) transact(waiting []*waiter, sweep sweep) error {
 	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timeout)
 	defer cancel()
-	var b *batch
-	var written *Record // the last one that the transaction before this one would have written
-	err := l.store.Update(ctx, func(tx Tx) (err error) {
-		l.unsure.mark(waitingFor(b, waiting))
-		before := b
-		if b, err = l.begin(ctx, tx, waiting, sweep); err != nil {
-			return err
+	l.mu.Lock()
+	l.began = time.Now()
+	l.mu.Unlock()
+	var decided *batch // the last that was: the operations have its answers
+	err := l.store.Update(ctx, func(tx Tx) error {
+		if decided != nil {
+			l.unsure.mark(waiting)
 		}
-		committed, err := b.has(ctx, written)
+		b, err := l.begin(ctx, tx, waiting, sweep)
 		if err != nil {
 			return err
 		}
-		if committed {
-			b = before // its answers stand
-			return nil
+		if committed, err := b.has(ctx, decided); committed || err != nil {
+			return err // the answers stand
 		}
+		decided = b
 		if err := l.decide(ctx, b, waiting, sweep); err != nil || b.changes.Empty() {
 			return err
 		}
-		if n := len(b.changes.Records); n > 0 {
-			written = &b.changes.Records[n-1]
-		}
 		return tx.Save(ctx, &b.changes)
 	})
-	err = l.transacted(b, waiting, err)
+	err = l.transacted(decided, waiting, err)
 	if err == nil && l.config.OnExpire != nil {
-		for _, expiry := range b.expiries {
+		for _, expiry := range decided.expiries {
 			l.config.OnExpire(expiry)
 		}
 	}
 	return err
 }
 
-// has says whether a record of this process's was committed. Another may stand under its number, of a transaction before that came to
-// be committed after all.
-func (b *batch) has(ctx context.Context, written *Record) (bool, error) {
-	if written == nil || b.rows.Last < written.Number {
+// has says whether a batch of this process's was committed, of which nobody has said so: its last record is there. Another may stand
+// under that number, of a batch before it that came to be committed after all.
+func (b *batch) has(ctx context.Context, decided *batch) (bool, error) {
+	if decided == nil || len(decided.changes.Records) == 0 {
 		return false, nil
 	}
-	rows, err := b.tx.Load(ctx, Keys{Page: Page{Writer: b.writer, After: written.Number - 1, Limit: 1}})
-	if err != nil {
+	last := decided.changes.Records[len(decided.changes.Records)-1]
+	if b.rows.Last < last.Number {
+		return false, nil
+	}
+	rows, err := b.tx.Load(ctx, Keys{Page: Page{Writer: b.writer, After: last.Number - 1, Limit: 1}})
+	if err != nil || len(rows.Page) == 0 {
 		return false, err
 	}
-	if len(rows.Page) == 0 {
-		return false, nil
-	}
 	found := rows.Page[0]
-	return found.At.Equal(written.At) && found.Kind == written.Kind && found.Call == written.Call && bytes.Equal(found.Body, written.Body), nil
-}
-
-// waitingFor are the operations of a transaction that was begun: none before the first.
-func waitingFor(b *batch, waiting []*waiter) []*waiter {
-	if b == nil {
-		return nil
-	}
-	return waiting
+	return found.At.Equal(last.At) && found.Kind == last.Kind && found.Call == last.Call && bytes.Equal(found.Body, last.Body), nil
 }
 
 // decide works off a batch.
@@ -277,22 +270,25 @@ func (l *Ledger) decide(ctx context.Context, b *batch, waiting []*waiter, sweep 
 }
 
 // transacted notes how a transaction ended, and returns its error as callers get it.
-func (l *Ledger) transacted(b *batch, waiting []*waiter, err error) error {
+func (l *Ledger) transacted(decided *batch, waiting []*waiter, err error) error {
 	switch {
 	case err == nil:
 		l.unsure.settled(waiting)
 	case errors.Is(err, ErrUnavailable):
-		l.unsure.mark(waitingFor(b, waiting))
+		if decided != nil {
+			l.unsure.mark(waiting)
+		}
 	default:
 		err = fmt.Errorf("%w: %w: %w", ErrUnavailable, errRefused, err)
 	}
 	l.clock.transacted(err)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.began = time.Time{}
 	l.status = Status{Err: err, SuspendedUntil: l.clock.suspendedUntil}
 	l.seen, l.seenAt = l.clock.lastNow, l.clock.lastElapsed
-	if b != nil {
-		l.sweeps = b.rows.Sweep.Sweeper == l.writer && b.rows.Sweep.isLive(b.rows.Now)
+	if decided != nil {
+		l.sweeps = decided.rows.Sweep.Sweeper == l.writer && decided.rows.Sweep.isLive(decided.rows.Now)
 	}
 	return err
 }
@@ -348,7 +344,12 @@ type stepDetector struct {
 	// nobody was kept from writing.
 	lookedAt, wroteAt time.Time
 	suspendedUntil    time.Time
+	// told is the suspension that the others know of.
+	told time.Time
 }
+
+// isUntold says whether only this process knows of a suspension.
+func (d *stepDetector) isUntold() bool { return d.suspendedUntil.After(d.told) }
 
 // observe takes a reading of the store's clock and returns until when expiry is suspended, as far as this process knows or another
 // has told.
@@ -361,7 +362,11 @@ func (d *stepDetector) observe(now time.Time, sweep SweepRow) time.Time {
 	var step time.Duration
 	switch {
 	case d.lastNow.IsZero() && !sweep.SweptAt.IsZero() && now.Sub(sweep.SweptAt) > d.ttl/2:
-		// Nobody has swept for long: nobody ran, or the store was away. Those who know of an outage get the time to say so.
+		// Nobody has swept for long: the store was away, as this process has seen the end of, or nobody ran. Those who know better get the
+		// time to say so.
+		if d.failing {
+			step = now.Sub(sweep.SweptAt)
+		}
 		d.suspendedUntil = later(d.suspendedUntil, now.Add(d.ttl/10))
 	case !d.lastNow.IsZero():
 		step = (now.Sub(d.lastNow) - (elapsed - d.lastElapsed)).Abs()

@@ -224,7 +224,7 @@ func TestVersions(t *testing.T) {
 		want("migrate it", err, "run a newer one")
 		execute(t, pool, `DELETE FROM ledger_migration WHERE version_id >= $1`, newest)
 		_, err = sqldb.Open(ctx, config)
-		want("the version before", err, fmt.Sprintf(`they are at %d, this program needs %d; run "regent migrate"`, newest-1, newest))
+		want("the version before", err, fmt.Sprintf(`they are at %d, this program serves %d and %d; run "regent migrate"`, newest-1, newest, newest+1))
 		version, err := sqldb.ReadVersion(ctx, config)
 		if err != nil {
 			t.Fatal(err)

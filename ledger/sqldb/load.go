@@ -37,6 +37,7 @@ type load struct {
 	// accounts are those that were named, by text; met are those that were found, the ones that were never touched among them.
 	accounts map[string]ledger.Account
 	met      map[string]bool
+	metRates map[string]bool
 	ends     list
 }
 
@@ -44,6 +45,7 @@ func newLoad(s *Store, keys ledger.Keys, access access, clock any) *load {
 	l := &load{
 		Store: s, keys: keys, locks: access == writing && s.dialect.rows, clock: clock,
 		accounts: make(map[string]ledger.Account, len(keys.Accounts)), met: make(map[string]bool, len(keys.Accounts)),
+		metRates: make(map[string]bool, len(keys.Rates)),
 		rows: &ledger.Rows{
 			Accounts:    make(map[ledger.Account]ledger.AccountRow, len(keys.Accounts)),
 			Holds:       make(map[uuid.UUID]ledger.HoldRow, len(keys.Holds)+len(keys.Ends)),
@@ -91,8 +93,8 @@ func (l *load) queries() (queries []query) {
 	ending := len(k.Ends) > 0 || k.Due
 	add(true, l.readClock)
 	add(len(l.accounts) > 0 || ending, l.readAccounts)
-	add(len(k.Rates) > 0 || ending, l.readRates)
-	add(len(k.Circuits) > 0 || ending, l.readCircuits)
+	add(len(k.Rates)+len(k.Ends) > 0, l.readRates)
+	add(len(k.Circuits)+len(k.Ends) > 0, l.readCircuits)
 	add(len(k.Holds) > 0 || ending, l.readHolds)
 	add(len(k.Calls) > 0 || ending, l.readCalls)
 	add(len(k.Idempotency) > 0, l.readByKey)
@@ -110,16 +112,24 @@ func (l *load) queries() (queries []query) {
 
 func one(q query) []query { return []query{q} }
 
-// names builds a statement that reads what is named and what is of the holds that end.
-func (l *load) names(row func(scan) error, before, named, end, due, after string, list list, last ...any) query {
-	statement, args := before+named, []any{list}
-	if end != "" && len(l.ends) > 0 {
-		statement, args = statement+end, append(args, l.ends)
+// parts are a statement that reads what is named, what is of the holds that end, and what is of those that are due.
+type parts struct {
+	read, named, ends, due string
+	// after ends it; last are its arguments.
+	after string
+	last  []any
+}
+
+// names puts a statement together of the parts that are asked for.
+func (l *load) names(p parts, named list, row func(scan) error) query {
+	statement, args := p.read+p.named, []any{named}
+	if p.ends != "" && len(l.ends) > 0 {
+		statement, args = statement+p.ends, append(args, l.ends)
 	}
-	if l.keys.Due {
-		statement, args = statement+due, append(args, l.clock)
+	if p.due != "" && l.keys.Due {
+		statement, args = statement+p.due, append(args, l.clock, ledger.DueMax)
 	}
-	return l.read(row, statement+after, append(args, last...)...)
+	return l.read(row, statement+p.after, append(args, p.last...)...)
 }
 
 func (l *load) readClock() []query {
@@ -134,13 +144,12 @@ func (l *load) readClock() []query {
 }
 
 func (l *load) readAccounts() (queries []query) {
-	named := texts(slices.Collect(maps.Keys(l.accounts)))
-	after := ")"
+	p, named := parts{read: readAccounts, named: textsNamed, ends: accountsEnd, due: accountsDue, after: ")"}, texts(slices.Collect(maps.Keys(l.accounts)))
 	if l.locks {
 		queries = l.write(makeAccounts, l.seen.unseen(named))
-		after = lockAccounts
+		p.after = lockAccounts
 	}
-	return append(queries, l.names(l.account, readAccounts, accountsNamed, accountsEnd, accountsDue, after, named))
+	return append(queries, l.names(p, named, l.account))
 }
 
 func (l *load) account(scan scan) error {
@@ -179,36 +188,35 @@ func parseAccount(key string) (account ledger.Account, err error) {
 }
 
 func (l *load) readRates() (queries []query) {
-	named, after := texts(l.keys.Rates), ")"
+	p, named := parts{read: readRates, named: textsNamed, ends: ratesEnd, after: ")"}, texts(l.keys.Rates)
 	if l.locks {
 		queries = l.write(makeRates, named)
-		after = lockRates
+		p.after = lockRates
 	}
-	return append(queries, l.names(func(scan scan) error {
+	return append(queries, l.names(p, named, func(scan scan) error {
 		var key string
 		var row ledger.RateRow
 		if err := scan(&key, micros{&row.OpenedAt}, micros{&row.ClosesAt}, &row.Count); err != nil {
 			return err
 		}
-		l.met["rate "+key] = true
+		l.metRates[key] = true
 		if row != (ledger.RateRow{}) {
 			l.rows.Rates[key] = row
 		}
 		return nil
-	}, readRates, accountsNamed, ratesEnd, ratesDue, after, named))
+	}))
 }
 
 func (l *load) readCircuits() (queries []query) {
-	named, after := texts(l.keys.Circuits), ")"
+	p, named := parts{read: readCircuits, named: textsNamed, ends: circuitsEnd, after: ")"}, texts(l.keys.Circuits)
 	if l.locks {
 		queries = l.write(makeCircuits, named)
-		after = lockCircuits
+		p.after = lockCircuits
 	}
-	var failing []any
 	if len(l.keys.Failing) > 0 {
-		after, failing = readFailing+after, []any{ids(l.keys.Failing)}
+		p.after, p.last = readFailing+p.after, []any{ids(l.keys.Failing)}
 	}
-	return append(queries, l.names(func(scan scan) error {
+	return append(queries, l.names(p, named, func(scan scan) error {
 		var key string
 		var row ledger.CircuitRow
 		if err := scan(&key, &row.Failures, micros{&row.RetryAt}, id{&row.Probe}, micros{&row.ProbeUntil}); err != nil {
@@ -216,16 +224,15 @@ func (l *load) readCircuits() (queries []query) {
 		}
 		l.rows.Circuits[key] = row
 		return nil
-	}, readCircuits, accountsNamed, circuitsEnd, circuitsDue, after, named, failing...))
+	}))
 }
 
 func (l *load) readHolds() []query {
-	after := ")"
+	p := parts{read: readHolds, named: idsNamed, due: holdsDue, after: ")"}
 	if l.locks {
-		after = lockHolds
+		p.after = lockHolds
 	}
-	named := ids(slices.Concat(l.keys.Holds, l.keys.Ends))
-	return one(l.names(l.hold, readHolds, holdsNamed, "", holdsDue, after, named))
+	return one(l.names(p, ids(slices.Concat(l.keys.Holds, l.keys.Ends)), l.hold))
 }
 
 func (l *load) hold(scan scan) error {
@@ -235,7 +242,8 @@ func (l *load) hold(scan scan) error {
 }
 
 func (l *load) readCalls() []query {
-	return one(l.names(l.call, readCalls, callsNamed, callsEnd, callsDue, ")", ids(l.keys.Calls)))
+	p := parts{read: readCalls, named: idsNamed, ends: callsEnd, due: callsDue, after: ")"}
+	return one(l.names(p, ids(l.keys.Calls), l.call))
 }
 
 func (l *load) call(scan scan) error {
@@ -392,7 +400,7 @@ func (l *load) complete() error {
 			}
 		}
 		for _, key := range l.keys.Rates {
-			gone = gone || !l.met["rate "+key]
+			gone = gone || !l.metRates[key]
 		}
 		if gone {
 			return &failure{err: errGone}

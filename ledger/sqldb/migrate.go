@@ -11,6 +11,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 )
@@ -32,8 +33,10 @@ type Version struct {
 // what the one after it takes away, so that replicas of both versions run beside each other while they are replaced.
 func (v Version) Check() error {
 	switch {
+	case v.Database == 0:
+		return fmt.Errorf("%w: there are none yet; run \"regent migrate\"", ErrVersion)
 	case v.Database < v.Program:
-		return fmt.Errorf("%w: they are at %d, this program needs %d; run \"regent migrate\"", ErrVersion, v.Database, v.Program)
+		return fmt.Errorf("%w: they are at %d, this program serves %d and %d; run \"regent migrate\"", ErrVersion, v.Database, v.Program, v.Program+1)
 	case v.Database > v.Program+1:
 		return fmt.Errorf("%w: they are at %d, this program serves %d and %d; run a newer one", ErrVersion, v.Database, v.Program, v.Program+1)
 	}
@@ -100,23 +103,20 @@ func (s *Store) version(ctx context.Context, db *sql.DB) (version Version, err e
 		row := db.QueryRowContext(ctx, s.words.Replace(`SELECT coalesce(max(version_id), 0) FROM ledger_migration`))
 		return row.Scan(&version.Database)
 	}
-	if err = read(); err != nil && !s.isEmpty(ctx, db) {
-		err = read() // another process may have made it just now
-		if err != nil {
-			return version, fmt.Errorf("read the tables' version: %w", err)
-		}
+	if err = read(); err != nil && !s.isEmpty(ctx, db, err) {
+		return version, fmt.Errorf("read the tables' version: %w", err)
 	}
 	return version, nil
 }
 
-// isEmpty says whether the table of versions does not exist.
-func (s *Store) isEmpty(ctx context.Context, db *sql.DB) bool {
-	tables := `SELECT count(*) FROM information_schema.tables WHERE table_schema = current_schema() AND table_name = 'ledger_migration'`
-	if !s.dialect.rows {
-		tables = `SELECT count(*) FROM sqlite_schema WHERE name = 'ledger_migration'`
+// isEmpty says whether the table of versions could not be read because it does not exist.
+func (s *Store) isEmpty(ctx context.Context, db *sql.DB, err error) bool {
+	if s.dialect.rows {
+		var sent *pgconn.PgError
+		return errors.As(err, &sent) && sent.Code == "42P01" // undefined table
 	}
 	var found int
-	err := db.QueryRowContext(ctx, s.words.Replace(tables)).Scan(&found)
+	err = db.QueryRowContext(ctx, s.words.Replace(`SELECT count(*) FROM sqlite_schema WHERE name = 'ledger_migration'`)).Scan(&found)
 	return err == nil && found == 0
 }
 

@@ -15,8 +15,8 @@ const (
 	// backoffMin is about a transaction's own time, backoffMax that of many: who waits longer than the others is late for the next.
 	backoffMin = time.Millisecond
 	backoffMax = 128 * time.Millisecond
-	// refusalsMax bounds how often a row that somebody else wrote is run into: who runs into it again has made it himself.
-	refusalsMax = 5
+	// duplicatesMax bounds how often a row that somebody else wrote is run into: who runs into it again has made it himself.
+	duplicatesMax = 5
 )
 
 // Counters count what happened to a store's transactions at its server.
@@ -65,10 +65,10 @@ func (a *absence) longer(span time.Duration) bool {
 // no savepoint and no guess: each attempt is a transaction of its own, and what fn does bears names under which it is done once. A server
 // that for a time gives no clear answer is given up.
 func (s *Store) inTx(ctx context.Context, access access, fn func(session) error) error {
-	unsure := false
+	unsure, duplicates := false, 0
 	for attempt := 0; ; attempt++ {
 		s.counters.transactions.Add(1)
-		err := s.database.inTx(ctx, access, fn)
+		err := s.try(ctx, access, fn)
 		var failure *failure
 		if !errors.As(err, &failure) {
 			s.lost.found()
@@ -76,22 +76,39 @@ func (s *Store) inTx(ctx context.Context, access access, fn func(session) error)
 		}
 		v := failure.classify()
 		unsure = unsure || v == unknown
+		if v == lost && errors.Is(ctx.Err(), context.Canceled) { // the caller has gone, which says nothing of the server
+			return giveUp(unsure, err)
+		}
 		s.counters.count(v)
+		if v == refused || v == conflict {
+			s.lost.found()
+		}
+		if isDuplicate(err) {
+			duplicates++
+		}
 		switch {
-		case v == refused, v == conflict && isDuplicate(err) && attempt >= refusalsMax:
+		case v == refused, duplicates > duplicatesMax:
 			if unsure { // this attempt was not committed, but one before it may have been
 				return giveUp(unsure, err)
 			}
 			return err
-		case v == conflict:
-			s.lost.found()
-		case s.lost.longer(s.patience):
+		case v != conflict && s.lost.longer(s.patience):
 			return giveUp(unsure, err)
 		}
 		if !pause(ctx, attempt) {
 			return giveUp(unsure, err)
 		}
 	}
+}
+
+// try runs one attempt. While the server does not answer, the next one waits for it no longer than the first did.
+func (s *Store) try(ctx context.Context, access access, fn func(session) error) error {
+	if s.lost.since.Load() != 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
+	return s.database.inTx(ctx, access, fn)
 }
 
 // giveUp is the error of a transaction that is not tried again.

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -101,7 +102,16 @@ type serverSession struct {
 	committing bool
 }
 
+// readingTime bounds one round trip of reading: many times what the longest page takes. Whoever reads may have no time of its own, and
+// a server that hangs would keep the connection.
+const readingTime = 15 * time.Second
+
 func (s *serverSession) exchange(ctx context.Context, queries []query) error {
+	if s.access == reading {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, readingTime)
+		defer cancel()
+	}
 	queries = append(s.pending, queries...)
 	s.pending = nil
 	batch := &pgx.Batch{}

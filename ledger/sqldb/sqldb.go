@@ -76,7 +76,8 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	}
 	if config.Path != "" && !config.ReadOnly {
 		err = s.migrate(ctx, db)
-	} else if config.Path == "" {
+	}
+	if err == nil {
 		err = s.checkVersion(ctx, db)
 	}
 	if err != nil {
@@ -168,6 +169,9 @@ func openServer(config Config) (writer, readers *sql.DB, err error) {
 		parsed.RuntimeParams["application_name"] = "regent"
 	}
 	parsed.RuntimeParams["idle_in_transaction_session_timeout"] = idleInTransaction
+	if parsed.ConnectTimeout == 0 || parsed.ConnectTimeout > openTimeout {
+		parsed.ConnectTimeout = openTimeout / 2
+	}
 	return openConnections(parsed, writersMax), openConnections(parsed, cmp.Or(config.Connections, connectionsDefault)), nil
 }
 

@@ -9,23 +9,20 @@ const (
 	lockSweep    = readSweep + ` {lock}`
 	writeSweep   = `UPDATE ledger_sweep SET sweeper = ?, epoch = ?, until = ?, swept_at = ?, suspended_until = ? WHERE id = 1`
 
-	// dueHolds are those whose deadline has passed, the oldest first, at most ledger.DueMax.
-	dueHolds = `(SELECT d.id, d.accounts, d.call, d.rates, d.circuit FROM ledger_hold d
-		WHERE d.state = 'live' AND d.deadline <= {now} ORDER BY d.deadline, d.id LIMIT 256) h`
+	// dueHolds are those whose deadline has passed, the oldest first, so many at most.
+	dueHolds = `(SELECT d.id, d.accounts, d.call FROM ledger_hold d
+		WHERE d.state = 'live' AND d.deadline <= {now} ORDER BY d.deadline, d.id LIMIT ?) h`
 
 	// What is named, and what is of the holds that are named and of those that are due.
-	accountsNamed = `VALUES [(CAST(? AS TEXT))]`
-	accountsEnd   = ` UNION SELECT e.value FROM ledger_hold h, {each h.accounts} WHERE h.id IN ([?])`
-	accountsDue   = ` UNION SELECT e.value FROM ` + dueHolds + `, {each h.accounts}`
-	callsNamed    = `VALUES [(CAST(? AS {bytes}))]`
-	callsEnd      = ` UNION SELECT h.call FROM ledger_hold h WHERE h.id IN ([?])`
-	callsDue      = ` UNION SELECT h.call FROM ` + dueHolds
-	holdsNamed    = `VALUES [(CAST(? AS {bytes}))]`
-	holdsDue      = ` UNION SELECT h.id FROM ` + dueHolds
-	ratesEnd      = ` UNION SELECT e.value FROM ledger_hold h, {each h.rates} WHERE h.id IN ([?])`
-	ratesDue      = ` UNION SELECT e.value FROM ` + dueHolds + `, {each h.rates}`
-	circuitsEnd   = ` UNION SELECT h.circuit FROM ledger_hold h WHERE h.id IN ([?])`
-	circuitsDue   = ` UNION SELECT h.circuit FROM ` + dueHolds
+	textsNamed  = `VALUES [(CAST(? AS TEXT))]`
+	idsNamed    = `VALUES [(CAST(? AS {bytes}))]`
+	accountsEnd = ` UNION SELECT e.value FROM ledger_hold h, {each h.accounts} WHERE h.id IN ([?])`
+	accountsDue = ` UNION SELECT e.value FROM ` + dueHolds + `, {each h.accounts}`
+	callsEnd    = ` UNION SELECT h.call FROM ledger_hold h WHERE h.id IN ([?])`
+	callsDue    = ` UNION SELECT h.call FROM ` + dueHolds
+	holdsDue    = ` UNION SELECT h.id FROM ` + dueHolds
+	ratesEnd    = ` UNION SELECT e.value FROM ledger_hold h, {each h.rates} WHERE h.id IN ([?])`
+	circuitsEnd = ` UNION SELECT h.circuit FROM ledger_hold h WHERE h.id IN ([?])`
 
 	accountColumns = `used, held, refunds, refunded, floor, touched_at, charged_at, month_zone, month_ends, openings`
 	accountFound   = `t.used, t.held, t.refunds, t.refunded, t.floor, t.touched_at, t.charged_at, t.month_zone, t.month_ends, t.openings`

@@ -115,10 +115,12 @@ func describeRefusal(e *engine.Error, modelOff bool) answer {
 		a.status, a.kind, a.code, a.noRetry = http.StatusTooManyRequests, "insufficient_quota", "insufficient_quota", true
 	case engine.ClassRate:
 		a.status, a.kind, a.code = http.StatusTooManyRequests, "rate_limit_error", "rate_limit_exceeded"
-		if e.Details.Reason == engine.ReasonConcurrency && a.retryAfter > 0 { // calls end long before their holds run out
+		if e.Details.Reason == engine.ReasonConcurrency { // calls end long before their holds run out
 			a.retryAfter = min(a.retryAfter, capacityRetry)
 		}
-		a.noRetry = a.retryAfter == 0
+		if a.noRetry = e.Details.RetryAfterMs == nil; !a.noRetry {
+			a.retryAfter = max(a.retryAfter, time.Second) // there may be room by now
+		}
 	case engine.ClassCapacity:
 		if modelOff {
 			return modelNotFound
