@@ -29,6 +29,8 @@ type batch struct {
 	writer  uuid.UUID
 	// unsure are holds whose newest token may be another than their owner's; nil outside of a ledger.
 	unsure unsure
+	// proves says that transactions have failed, so that a sweep writes to find out whether that works again.
+	proves bool
 	// suspendedUntil is the end of a suspension of expiry; zero if there is none.
 	suspendedUntil time.Time
 	lateRefund     time.Duration

@@ -25,6 +25,9 @@ func (b *batch) sweep(sweep sweep, lease time.Duration) bool {
 		return false
 	}
 	row := b.rows.Sweep
+	if b.proves {
+		b.setSweep(row)
+	}
 	if b.suspendedUntil.After(row.SuspendedUntil) && b.rows.Now.Before(b.suspendedUntil) {
 		row.SuspendedUntil = b.suspendedUntil
 		b.setSweep(row)

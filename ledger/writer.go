@@ -139,8 +139,7 @@ func (l *Ledger) do(ctx context.Context, lane lane, op operation) error {
 	return w.err
 }
 
-// write is the ledger's one writer: it works off what waits until the queue is closed and empty, and sweeps from time to time, and at
-// once when it has a suspension to tell of.
+// write is the ledger's one writer: it works off what waits until the queue is closed and empty, and sweeps from time to time.
 func (l *Ledger) write() {
 	defer close(l.done)
 	sweep := time.NewTicker(l.config.SweepEvery)
@@ -162,10 +161,8 @@ func (l *Ledger) write() {
 		if len(waiting) > 0 {
 			l.commit(waiting)
 		}
-		if sweeping || l.clock.isUntold() && !l.config.LeaveDue {
-			if err := l.transact(nil, sweeps); err == nil { // Status tells of an error
-				l.clock.told = l.clock.suspendedUntil
-			}
+		if sweeping {
+			l.sweep()
 		}
 	}
 }
@@ -175,6 +172,9 @@ func (l *Ledger) write() {
 // what became of the batch, nothing is tried again here: each caller knows whether its operation may be.
 func (l *Ledger) commit(waiting []*waiter) {
 	err := l.transact(waiting, noSweep)
+	if l.clock.isUntold() && !l.config.LeaveDue {
+		l.sweep() // before anybody is answered: the others must not expire what this process does not
+	}
 	if err == nil || len(waiting) == 1 || !errors.Is(err, errRefused) {
 		l.answer(waiting, err)
 		return
@@ -186,6 +186,13 @@ func (l *Ledger) commit(waiting []*waiter) {
 			}
 		}
 		l.answer(waiting[i:i+1], err)
+	}
+}
+
+// sweep looks for what is due if nobody else does, and tells the others of a suspension. Status tells of a failure.
+func (l *Ledger) sweep() {
+	if err := l.transact(nil, sweeps); err == nil {
+		l.clock.told = l.clock.suspendedUntil
 	}
 }
 
@@ -210,6 +217,8 @@ func (l *Ledger) transact(waiting []*waiter, sweep sweep) error {
 	l.began = time.Now()
 	l.mu.Unlock()
 	var decided *batch // the last that was: the operations have its answers
+	var expiries []Expiry
+	committed := false // a batch before the last one
 	err := l.store.Update(ctx, func(tx Tx) error {
 		if decided != nil {
 			l.unsure.mark(waiting)
@@ -218,18 +227,23 @@ func (l *Ledger) transact(waiting []*waiter, sweep sweep) error {
 		if err != nil {
 			return err
 		}
-		if committed, err := b.has(ctx, decided); committed || err != nil {
-			return err // the answers stand
+		if !committed && decided != nil {
+			if committed, err = b.has(ctx, decided); err != nil {
+				return err
+			}
+			if committed {
+				expiries = decided.expiries
+			}
 		}
 		decided = b
-		if err := l.decide(ctx, b, waiting, sweep); err != nil || b.changes.Empty() {
+		if err := l.decide(ctx, b, waiting, sweep, committed); err != nil || b.changes.Empty() {
 			return err
 		}
 		return tx.Save(ctx, &b.changes)
 	})
 	err = l.transacted(decided, waiting, err)
 	if err == nil && l.config.OnExpire != nil {
-		for _, expiry := range decided.expiries {
+		for _, expiry := range append(expiries, decided.expiries...) {
 			l.config.OnExpire(expiry)
 		}
 	}
@@ -237,9 +251,9 @@ func (l *Ledger) transact(waiting []*waiter, sweep sweep) error {
 }
 
 // has says whether a batch of this process's was committed, of which nobody has said so: its last record is there. Another may stand
-// under that number, of a batch before it that came to be committed after all.
+// under that number, of a batch before it that came to be committed after all; it may even be the same, if both found the same hold due.
 func (b *batch) has(ctx context.Context, decided *batch) (bool, error) {
-	if decided == nil || len(decided.changes.Records) == 0 {
+	if len(decided.changes.Records) == 0 {
 		return false, nil
 	}
 	last := decided.changes.Records[len(decided.changes.Records)-1]
@@ -254,19 +268,34 @@ func (b *batch) has(ctx context.Context, decided *batch) (bool, error) {
 	return found.At.Equal(last.At) && found.Kind == last.Kind && found.Call == last.Call && bytes.Equal(found.Body, last.Body), nil
 }
 
-// decide works off a batch.
-func (l *Ledger) decide(ctx context.Context, b *batch, waiting []*waiter, sweep sweep) error {
+// decide works off a batch. If it was committed before, each operation finds itself done, and what bears no name to find it by is not
+// done again.
+func (l *Ledger) decide(ctx context.Context, b *batch, waiting []*waiter, sweep sweep, committed bool) error {
 	if !l.config.LeaveDue && b.sweep(sweep, l.sweepFor) {
 		if err := b.expireDue(); err != nil {
 			return err
 		}
 	}
 	for _, w := range waiting {
+		if committed && isNameless(w.operation) {
+			continue
+		}
 		if w.err = w.decide(ctx, b); w.err != nil && isStoreError(w.err) {
 			return w.err
 		}
 	}
 	return nil
+}
+
+// isNameless says whether an operation cannot be told from another like it. Each leaves a record, which tells its batch.
+func isNameless(op operation) bool {
+	switch op := op.(type) {
+	case *post, *prune:
+		return true
+	case *refuse:
+		return op.call == nil
+	}
+	return false
 }
 
 // transacted notes how a transaction ended, and returns its error as callers get it.
@@ -281,7 +310,7 @@ func (l *Ledger) transacted(decided *batch, waiting []*waiter, err error) error 
 	default:
 		err = fmt.Errorf("%w: %w: %w", ErrUnavailable, errRefused, err)
 	}
-	l.clock.transacted(err)
+	l.clock.transacted(err, decided != nil && !decided.changes.Empty())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.began = time.Time{}
@@ -321,7 +350,7 @@ func (l *Ledger) begin(ctx context.Context, tx Tx, waiting []*waiter, sweep swee
 		return nil, err
 	}
 	b := newBatch(tx, rows)
-	b.writer, b.lateRefund, b.unsure = l.writer, l.config.LateRefund, l.unsure
+	b.writer, b.lateRefund, b.unsure, b.proves = l.writer, l.config.LateRefund, l.unsure, l.clock.failing
 	b.suspendedUntil = l.clock.observe(rows.Now, rows.Sweep)
 	return b, nil
 }
@@ -361,13 +390,10 @@ func (d *stepDetector) observe(now time.Time, sweep SweepRow) time.Time {
 	elapsed := d.elapsed()
 	var step time.Duration
 	switch {
-	case d.lastNow.IsZero() && !sweep.SweptAt.IsZero() && now.Sub(sweep.SweptAt) > d.ttl/2:
-		// Nobody has swept for long: the store was away, as this process has seen the end of, or nobody ran. Those who know better get the
-		// time to say so.
-		if d.failing {
-			step = now.Sub(sweep.SweptAt)
-		}
-		d.suspendedUntil = later(d.suspendedUntil, now.Add(d.ttl/10))
+	case d.lastNow.IsZero() && !sweep.SweptAt.IsZero():
+		// If nobody has swept for long, the store was away, its clock has stepped, or nobody ran. A process that has just begun cannot
+		// tell which; in the last case it only waits.
+		step = now.Sub(sweep.SweptAt)
 	case !d.lastNow.IsZero():
 		step = (now.Sub(d.lastNow) - (elapsed - d.lastElapsed)).Abs()
 	}
@@ -385,13 +411,12 @@ func (d *stepDetector) observe(now time.Time, sweep SweepRow) time.Time {
 }
 
 // transacted notes whether a transaction succeeded: an outage lasts from the last success, or by a test's clock from the first
-// failure, to the next success.
-func (d *stepDetector) transacted(err error) {
+// failure, to the next success. After a failure only one that wrote is a success: a disk may be full, and still be read.
+func (d *stepDetector) transacted(err error, wrote bool) {
 	switch {
-	case err == nil:
-		d.wroteAt = d.lookedAt
-	case !d.failing:
-		d.failingSince = d.elapsed()
+	case err != nil && !d.failing:
+		d.failing, d.failingSince = true, d.elapsed()
+	case err == nil && (wrote || !d.failing):
+		d.failing, d.wroteAt = false, d.lookedAt
 	}
-	d.failing = err != nil
 }

@@ -219,7 +219,10 @@ func nobodyReturns(o *outage) {
 	next := o.replica(seldom)
 	next.touch()
 	wantNoExpiries(o.t, next)
-	o.Advance(ttl / 10) // those who know of an outage had the time to say so
+	o.Advance(ttl - time.Microsecond) // those who could not renew their holds get the time to do so
+	next.touch()
+	wantNoExpiries(o.t, next)
+	o.Advance(time.Microsecond)
 	next.touch()
 	wantEqual(o.t, "expiries", len(next.expiries), 1)
 	next.want(user("alice"), 100, 0)
