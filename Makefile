@@ -91,5 +91,5 @@ soak: postgres ## Run each storm ROUNDS times (200): kill -9, overload, historie
 	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./ledger/memory ./ledger/sqldb ./server/cmd/regent
 
 .PHONY: storm
-storm: postgres ## Storm two gateways on one PostgreSQL for DURATION (30m): kill -9, cut connections. Exit 1 if they differ.
+storm: postgres ## Storm two gateways on one PostgreSQL for DURATION (30m): kill -9, cut connections; then compare.
 	@REGENT_TEST_STORM_FOR=$(DURATION) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 0 -v -run '^TestTwoProcessesStorm$$' ./server/cmd/regent
