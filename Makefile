@@ -69,7 +69,7 @@ postgres:
 	has_postgres || { echo "the ledger's tests need PostgreSQL's server programs: install them, and run make again" >&2; exit 1; }
 
 .PHONY: bench
-bench: postgres ## Measure what a call costs beside a bare reverse proxy, and the ledger on PostgreSQL (7 min; ARGS="-only c16" and others).
+bench: postgres ## Measure a call beside a bare reverse proxy, and the ledger on PostgreSQL (7 min; ARGS="-only c16").
 	@$(GO) run ./testdata/bench $(ARGS)
 
 .PHONY: check
@@ -87,9 +87,9 @@ check: postgres ## Check format, vet, staticcheck, policies, races, and fuzz eac
 		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x "$$(dirname "$$file")" || exit 1; done
 
 .PHONY: soak
-soak: postgres ## Run each storm ROUNDS times (200): kill -9, overload, random histories, faults of a server. Each prints its seed; SEED=N takes it again.
+soak: postgres ## Run each storm ROUNDS times (200): kill -9, overload, histories, faults. SEED=N takes one again.
 	@REGENT_TEST_ROUNDS=$(ROUNDS) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 60m -v -run 'Storm$$' ./ledger ./ledger/memory ./ledger/sqldb ./server/cmd/regent
 
 .PHONY: storm
-storm: postgres ## Storm two gateways on one PostgreSQL for DURATION (30m): 64 callers each, kill -9, cut connections; exit 1 on any difference. SEED=N.
+storm: postgres ## Storm two gateways on one PostgreSQL for DURATION (30m): kill -9, cut connections; then compare.
 	@REGENT_TEST_STORM_FOR=$(DURATION) REGENT_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 0 -v -run '^TestTwoProcessesStorm$$' ./server/cmd/regent

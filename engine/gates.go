@@ -43,7 +43,7 @@ func (w *walk) deniedByRate(candidate *Candidate, rate *ledger.RateError) *step 
 	own := slices.ContainsFunc(w.request.Rates, func(r ledger.Rate) bool { return r.Key == rate.Key })
 	if own {
 		refusal.Details.Class = ClassRate
-		refusal.Message = fmt.Sprintf("%d calls may be made within %v, and were", rate.Max, rate.Window)
+		refusal.Message = fmt.Sprintf("%d calls may be made within %s, and were", rate.Max, ledger.FormatLength(rate.Window))
 	}
 	if !rate.Structural {
 		refusal.Details.RetryAfterMs = millis(rate.RetryAfter)

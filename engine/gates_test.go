@@ -16,7 +16,7 @@ import (
 // rated is a call of alice's that counts under a rate of so many a minute.
 func rated(max int64, sources ...string) Request {
 	request := called(1000, sources...)
-	request.Rates = []ledger.Rate{{Key: "token/alice/laptop", Max: max, Window: time.Minute}}
+	request.Rates = []ledger.Rate{{Key: "token/alice%2Flaptop/1m", Max: max, Window: time.Minute}}
 	return request
 }
 
@@ -66,15 +66,15 @@ func TestACallersRateEndsTheWalk(t *testing.T) {
 	request := rated(2, "one", "two")
 	err := b.wantContacted(request, outcomes)
 	refusal := wantRefusal(t, err, CodeRateLimit, ClassRate, ReasonRateLimited, 59_000)
-	if want := "2 calls may be made within 1m0s, and were"; refusal.Message != want {
+	if want := "2 calls may be made within 1m, and were"; refusal.Message != want {
 		t.Errorf("told %q", refusal.Message)
 	}
-	if r := refusal.Details.Rate; r == nil || r.Max != "2" || r.Window != "fixed/1m" || r.Key != "token/alice/laptop" {
+	if r := refusal.Details.Rate; r == nil || r.Max != "2" || r.Window != "fixed/1m" || r.Key != "token/alice%2Flaptop/1m" {
 		t.Errorf("the rate: %+v", r)
 	}
 	b.wantStory(request.ID, "decision one=denied two=not_reached")
 	records, err := b.ledger.Store().CallRecords(ctx, request.ID)
-	if err != nil || !strings.Contains(string(records[0].Body), `"reason":"rate_limited","rate":{"key":"token/alice/laptop","max":"2","window":"fixed/1m"}`) {
+	if err != nil || !strings.Contains(string(records[0].Body), `"reason":"rate_limited","rate":{"key":"token/alice%2Flaptop/1m","max":"2","window":"fixed/1m"}`) {
 		t.Errorf("recorded %s, %v", records[0].Body, err)
 	}
 	wantRefusal(t, b.wantContacted(rated(0, "one"), nil), CodeRateLimit, ClassRate, ReasonRateLimited, 0)

@@ -10,6 +10,12 @@
 // rows hold totals only. The rules are decided here, once for every [Store], by one writer per process that takes what waits
 // in batches: a batch is one transaction.
 //
+// Some words:
+//   - A [Rate] is how often something may begin: so many times in a window that opens with the first.
+//   - A [Circuit] leaves alone what failed again and again: it opens, lets a probe through after a while, and closes with a success.
+//   - A sweep looks for holds that are due and ends them, also when nobody calls; of several processes on a store one sweeps.
+//   - A suspension is a time in which no hold expires, since owners could not renew theirs: after an outage, or a step of the clock.
+//
 // The package imports nothing of Regent, does no network I/O of its own, and stores no prompt, secret or credential.
 package ledger
 

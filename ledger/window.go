@@ -79,9 +79,9 @@ type Month struct {
 // AtOnce counts nothing that was used: the limit is for what is held at one time.
 type AtOnce struct{}
 
-func (f Fixed) String() string { return "fixed/" + formatLength(f.Length) }
+func (f Fixed) String() string { return "fixed/" + FormatLength(f.Length) }
 
-func (r Rolling) String() string { return "rolling/" + formatLength(r.Length) }
+func (r Rolling) String() string { return "rolling/" + FormatLength(r.Length) }
 
 func (m Month) String() string { return "month/" + m.zone() }
 
@@ -94,7 +94,8 @@ func (m Month) zone() string {
 	return m.Zone
 }
 
-func formatLength(d time.Duration) string {
+// FormatLength writes a length as windows are written: "1m", "5h".
+func FormatLength(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")

@@ -77,7 +77,7 @@ func serverWords(transaction string) []string {
 
 // byKeys has PostgreSQL look up rows by their keys, one by one. It guesses that thousands of accounts are due, where mostly none is, and
 // would read all of a table for them, in each batch: at SERIALIZABLE that conflicts with whoever else writes to the table. And it keeps
-// the plan of a prepared statement as it made it while the tables were young. Nor is it worth to compile anything for them.
+// the plan of a prepared statement as it made it while the tables were young. Nor is it worth compiling anything for them.
 const byKeys = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
 	set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`
 

@@ -69,6 +69,26 @@ func (s shape) verdicts(fault pgproxy.Fault) *sqldb.Counters {
 	return nil
 }
 
+// meets runs a case of a test, and says whether it passed. If not, nothing is armed any more.
+func (b *bench) meets(t *testing.T, fault pgproxy.Fault, name string, run func(c *faultCase)) bool {
+	passed := t.Run(fault.String()+" "+name, func(t *testing.T) {
+		b.t = t
+		run(&faultCase{bench: b, t: t, fault: fault, account: user(newID().String())})
+	})
+	if !passed {
+		b.proxy.Disarm()
+	}
+	return passed
+}
+
+// wantSound checks the books, and the numbers of their records, when cases of a test have run.
+func (b *bench) wantSound(t *testing.T) {
+	t.Helper()
+	b.t = t
+	b.audit()
+	numbers(t, b.store)
+}
+
 // arm arms the fault: it happens in what comes next.
 func (c *faultCase) arm() {
 	c.t.Helper()
@@ -363,19 +383,11 @@ func TestFaults(t *testing.T) {
 				if fault > 0 && op.shape.verdicts(fault) == nil {
 					continue
 				}
-				ok := t.Run(fault.String()+" "+op.name, func(t *testing.T) {
-					b.t = t
-					c := &faultCase{bench: b, t: t, fault: fault, account: user(newID().String())}
-					op.run(c, op.shape)
-				})
-				if !ok {
-					b.proxy.Disarm()
+				if !b.meets(t, fault, op.name, func(c *faultCase) { op.run(c, op.shape) }) {
 					return
 				}
 			}
-			b.t = t
-			b.audit()
-			numbers(t, b.store)
+			b.wantSound(t)
 		}
 	})
 }

@@ -100,6 +100,15 @@ func (r *replica) hold(account ledger.Account) ledger.Hold {
 	return r.admit(forCall(admission(account, 100, 1000)))
 }
 
+// wantExpired checks that what an account held has expired and was charged, and that the books are right.
+func (r *replica) wantExpired(account ledger.Account, hold ledger.Hold) {
+	r.t.Helper()
+	r.want(account, 100, 0)
+	_, err := r.ledger.Renew(ctx, hold.ID, hold.Token, 0)
+	wantError(r.t, "renew", err, ledger.ErrExpired)
+	r.audit()
+}
+
 // wantNoExpiries checks that replicas expired nothing.
 func wantNoExpiries(t *testing.T, replicas ...*replica) {
 	t.Helper()
@@ -160,10 +169,7 @@ func bothNotice(o *outage) {
 		o.Advance(ttl) // a look that was under way when this clock was moved took it for a step
 	}
 	wantEqual(o.t, "expiries", len(a.expiries)+len(b.expiries), 1)
-	a.want(user("carol"), 100, 0)
-	_, err := b.ledger.Renew(ctx, left.ID, left.Token, 0)
-	wantError(o.t, "renew", err, ledger.ErrExpired)
-	a.audit()
+	b.wantExpired(user("carol"), left)
 }
 
 func oneNotices(o *outage) {
@@ -225,10 +231,7 @@ func nobodyReturns(o *outage) {
 	o.Advance(time.Microsecond)
 	next.touch()
 	wantEqual(o.t, "expiries", len(next.expiries), 1)
-	next.want(user("alice"), 100, 0)
-	_, err := next.ledger.Renew(ctx, held.ID, held.Token, 0)
-	wantError(o.t, "renew", err, ledger.ErrExpired)
-	next.audit()
+	next.wantExpired(user("alice"), held)
 }
 
 func stepsOfTheClock(o *outage) {

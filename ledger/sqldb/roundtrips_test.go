@@ -17,9 +17,15 @@ import (
 type gate struct {
 	*sqldb.Store
 	gate sync.RWMutex
+	// arrived holds a signal since a transaction came to the gate.
+	arrived chan struct{}
 }
 
 func (g *gate) Update(ctx context.Context, decide func(ledger.Tx) error) error {
+	select {
+	case g.arrived <- struct{}{}:
+	default:
+	}
 	g.gate.RLock()
 	defer g.gate.RUnlock()
 	return g.Store.Update(ctx, decide)
@@ -29,9 +35,17 @@ func (g *gate) Update(ctx context.Context, decide func(ledger.Tx) error) error {
 func together(b *bench, g *gate, operations []func()) pgproxy.Counts {
 	b.t.Helper()
 	g.gate.Lock()
+	select {
+	case <-g.arrived: // an earlier one
+	default:
+	}
 	var callers sync.WaitGroup
 	callers.Go(b.touch)
-	b.waitFor(0) // the writer has it
+	select {
+	case <-g.arrived: // the writer has it, and takes nothing else
+	case <-time.After(10 * time.Second):
+		b.t.Fatal("the writer does not come to the gate")
+	}
 	before := b.proxy.Counts()
 	for i, operation := range operations {
 		callers.Go(operation)
@@ -45,7 +59,7 @@ func together(b *bench, g *gate, operations []func()) pgproxy.Counts {
 	return after
 }
 
-// waitFor waits until so many operations wait, and the writer is busy.
+// waitFor waits until so many operations wait.
 func (b *bench) waitFor(n int) {
 	b.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); b.ledger.Status().Waiting != n; time.Sleep(time.Millisecond) {
@@ -53,7 +67,6 @@ func (b *bench) waitFor(n int) {
 			b.t.Fatalf("%d operations wait, want %d", b.ledger.Status().Waiting, n)
 		}
 	}
-	time.Sleep(time.Millisecond)
 }
 
 // gated is a bench whose ledger is behind a gate.
@@ -61,7 +74,7 @@ func gated(t *testing.T, config sqldb.Config) (*bench, *gate) {
 	t.Helper()
 	config.Connections = 1
 	b := newBench(t, config)
-	g := &gate{Store: b.store}
+	g := &gate{Store: b.store, arrived: make(chan struct{}, 1)}
 	b.ledger = b.start(g)
 	return b, g
 }

@@ -121,21 +121,16 @@ func TestWhatWasNotAnsweredIsDoneOnce(t *testing.T) {
 		b.store.SetPatience(10 * time.Millisecond)
 		for _, fault := range []pgproxy.Fault{pgproxy.CutBeforeCommit, pgproxy.CutAfterCommit, pgproxy.AmbiguousCommitted} {
 			for _, test := range tests {
-				ok := t.Run(fault.String()+" "+test.name, func(t *testing.T) {
-					b.t = t
-					c := &faultCase{bench: b, t: t, fault: fault, account: user(newID().String())}
+				passed := b.meets(t, fault, test.name, func(c *faultCase) {
 					test.run(c)
 					c.want(c.account, test.used, 0)
-					wantIdle(t, b.store)
+					wantIdle(c.t, b.store)
 				})
-				if !ok {
-					b.proxy.Disarm()
+				if !passed {
 					return
 				}
 			}
-			b.t = t
-			b.audit()
-			numbers(t, b.store)
+			b.wantSound(t)
 		}
 	})
 }

@@ -98,7 +98,11 @@ func TestARenewalWritesItsHold(t *testing.T) {
 func (b *bench) settled(pool *sql.DB) map[string]int64 {
 	b.t.Helper()
 	b.proxy.KillAll()
+	deadline := time.Now().Add(20 * time.Second)
 	for connected := 1; connected > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatal("connections that were cut do not end")
+		}
 		err := pool.QueryRowContext(ctx, `SELECT count(*) FROM pg_stat_activity
 			WHERE application_name = 'regent' AND datname = current_database()`).Scan(&connected)
 		b.must("count connections", err)

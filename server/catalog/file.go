@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -85,10 +83,13 @@ type sourceEntry struct {
 // number is a whole number: YAML would cut the fraction of an integer without a word.
 type number float64
 
-// count is a number of at least one; ok is false if it is none.
-func (n number) count() (count int64, ok bool) {
-	count = int64(n)
-	return count, n >= 1 && n <= ledger.TokensMax && number(count) == n
+// count is a number of at least one, or says what is wrong with it.
+func (n number) count() (int64, error) {
+	count := int64(n)
+	if n < 1 || n > ledger.TokensMax || number(count) != n {
+		return 0, fmt.Errorf("%s must be a whole number of at least 1 and at most 2^53 - 1", strconv.FormatFloat(float64(n), 'f', -1, 64))
+	}
+	return count, nil
 }
 
 // circuitEntry is how often a source may fail before it is left alone, and for how long.
@@ -208,41 +209,43 @@ func decode(name string, text []byte) (*file, *yaml.Node, error) {
 	if len(text) > fileBytesMax {
 		return nil, nil, &Error{File: name, Message: fmt.Sprintf("the file is larger than %d bytes", fileBytesMax)}
 	}
+	var node yaml.Node
+	if err := yaml.Unmarshal(text, &node); err != nil {
+		return nil, nil, yamlError(name, &node, err)
+	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	decoder.KnownFields(true)
 	var f file
 	if err := decoder.Decode(&f); err != nil {
-		return nil, nil, yamlError(name, err)
+		return nil, nil, yamlError(name, &node, err)
 	}
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, nil, &Error{File: name, Message: "the file must hold one YAML document"}
 	}
-	var node yaml.Node
-	if err := yaml.Unmarshal(text, &node); err != nil {
-		return nil, nil, yamlError(name, err)
-	}
 	return &f, &node, nil
 }
 
-var (
-	yamlLine    = regexp.MustCompile(`line (\d+): (.*)`)
-	unknownFile = regexp.MustCompile(`field (\S+) not found in type \S+`)
-	wrongType   = regexp.MustCompile("cannot unmarshal !!(\\S+) (?:`(.*)` )?into (\\S+)")
-)
-
-// yamlError says what a YAML error says, without the names of Go types.
-func yamlError(name string, err error) error {
-	if errors.Is(err, io.EOF) {
-		return &Error{File: name, Message: "the file is empty"}
+// isEmpty says whether a key is written, on its way from the top, with nothing behind it: YAML reads that as if the key were not there.
+func isEmpty(node *yaml.Node, way ...any) bool {
+	switch {
+	case node.Kind == yaml.DocumentNode && len(node.Content) > 0:
+		return isEmpty(node.Content[0], way...)
+	case node.Kind == yaml.AliasNode:
+		return isEmpty(node.Alias, way...)
+	case len(way) == 0:
+		return node.ShortTag() == "!!null"
 	}
-	e := &Error{File: name, Message: strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  ")}
-	if match := yamlLine.FindStringSubmatch(e.Message); match != nil {
-		e.Line, _ = strconv.Atoi(match[1]) // the expression matches digits only
-		e.Message = match[2]
+	switch at := way[0].(type) {
+	case int:
+		return node.Kind == yaml.SequenceNode && at < len(node.Content) && isEmpty(node.Content[at], way[1:]...)
+	case string:
+		for i := 0; node.Kind == yaml.MappingNode && i+1 < len(node.Content); i += 2 {
+			if node.Content[i].Value == at {
+				return isEmpty(node.Content[i+1], way[1:]...)
+			}
+		}
 	}
-	e.Message = unknownFile.ReplaceAllString(e.Message, "unknown key $1")
-	e.Message = wrongType.ReplaceAllString(e.Message, "a value of the wrong type: $2 ($1)")
-	return e
+	return false
 }
 
 // lineOf finds the line of a value by its way from the top: keys of mappings and indices of sequences. It is the line of the

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"net/url"
 	"time"
 
 	"regent/engine"
@@ -17,6 +18,11 @@ const (
 
 // ID names the token without telling it. Tokens of one user and one name count together, as one does while it is replaced.
 func (t *Token) ID() string { return t.User.ID + "/" + t.Name }
+
+// rateKey names a rate of the token's as its account is named.
+func (t *Token) rateKey(window time.Duration) string {
+	return ledger.ScopeToken + "/" + url.PathEscape(t.ID()) + "/" + ledger.FormatLength(window)
+}
 
 // Scopes are the token's account of the calls that run, if they are limited.
 func (t *Token) Scopes() []engine.Scope {
@@ -47,37 +53,48 @@ func (p *parser) tokenLimits(token *Token, own tokenLimits, way []any) error {
 		if err := p.rate(token, limits.Rate, append(limits.way, "rate")); err != nil {
 			return err
 		}
-		if limits.Concurrency == nil {
-			continue
+		if err := p.concurrency(token, limits.Concurrency, append(limits.way, "concurrency")); err != nil {
+			return err
 		}
-		n, ok := limits.Concurrency.count()
-		if !ok {
-			return p.fail(append(limits.way, "concurrency"), "concurrency: %v must be a whole number of at least 1: so many calls may run at once", *limits.Concurrency)
+	}
+	return nil
+}
+
+// concurrency sets how many of a token's calls may run at once, or lowers it.
+func (p *parser) concurrency(token *Token, entry *number, way []any) error {
+	if entry == nil {
+		if isEmpty(p.node, way...) {
+			return p.fail(way, "concurrency: a number must be written: so many calls may run at once")
 		}
-		if token.Concurrency == 0 || n < token.Concurrency {
-			token.Concurrency = n
-		}
+		return nil
+	}
+	n, err := entry.count()
+	if err != nil {
+		return p.fail(way, "concurrency: %v: so many calls may run at once", err)
+	}
+	if token.Concurrency == 0 || n < token.Concurrency {
+		token.Concurrency = n
 	}
 	return nil
 }
 
 // rate adds a rate to a token's, or narrows the one with the same window.
 func (p *parser) rate(token *Token, entry *rateEntry, way []any) error {
-	if entry == nil {
+	if entry == nil && !isEmpty(p.node, way...) {
 		return nil
 	}
-	if entry.Calls == nil {
+	if entry == nil || entry.Calls == nil {
 		return p.fail(way, "a rate: calls must be written")
 	}
-	calls, ok := entry.Calls.count()
-	if !ok {
-		return p.fail(append(way, "calls"), "a rate: calls: %v must be a whole number of at least 1", *entry.Calls)
+	calls, err := entry.Calls.count()
+	if err != nil {
+		return p.fail(append(way, "calls"), "a rate: calls: %v", err)
 	}
 	window, err := length(entry.Window, time.Minute)
 	if err != nil {
 		return p.fail(append(way, "window"), "a rate: window: %v", err)
 	}
-	rate := ledger.Rate{Key: fmt.Sprintf("token/%s/%v", token.ID(), window), Max: calls, Window: window}
+	rate := ledger.Rate{Key: token.rateKey(window), Max: calls, Window: window}
 	for i := range token.Rates {
 		if token.Rates[i].Key == rate.Key {
 			token.Rates[i].Max = min(token.Rates[i].Max, rate.Max)
@@ -89,19 +106,17 @@ func (p *parser) rate(token *Token, entry *rateEntry, way []any) error {
 }
 
 // circuit reads the circuit of a source, which is on unless it is switched off.
-func (p *parser) circuit(entry sourceEntry, way []any) (*ledger.Circuit, error) {
-	circuit := &ledger.Circuit{Key: "source/" + entry.ID, Threshold: circuitThreshold, CoolDown: circuitCoolDown}
+func (p *parser) circuit(entry sourceEntry, way []any) (circuit *ledger.Circuit, err error) {
+	circuit = &ledger.Circuit{Key: "source/" + entry.ID, Threshold: circuitThreshold, CoolDown: circuitCoolDown}
 	written := entry.Circuit
 	if written == nil {
 		return circuit, nil
 	}
 	if n := written.Threshold; n != nil {
-		var ok bool
-		if circuit.Threshold, ok = n.count(); !ok {
-			return nil, p.fail(append(way, "threshold"), "source %q: threshold: %v must be a whole number of at least 1: so many failures in a row", entry.ID, *n)
+		if circuit.Threshold, err = n.count(); err != nil {
+			return nil, p.fail(append(way, "threshold"), "source %q: threshold: %v: so many failures in a row", entry.ID, err)
 		}
 	}
-	var err error
 	if circuit.CoolDown, err = length(written.CoolDown, circuitCoolDown); err != nil {
 		return nil, p.fail(append(way, "cool_down"), "source %q: cool_down: %v", entry.ID, err)
 	}

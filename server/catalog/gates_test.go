@@ -12,9 +12,9 @@ import (
 // TestATokensOwnLimitsNarrowTheDefault: of two windows both count.
 func TestATokensOwnLimitsNarrowTheDefault(t *testing.T) {
 	minute := func(max int64) ledger.Rate {
-		return ledger.Rate{Key: "token/alice/t/1m0s", Max: max, Window: time.Minute}
+		return ledger.Rate{Key: "token/alice%2Ft/1m", Max: max, Window: time.Minute}
 	}
-	second := ledger.Rate{Key: "token/alice/t/1s", Max: 2, Window: time.Second}
+	second := ledger.Rate{Key: "token/alice%2Ft/1s", Max: 2, Window: time.Second}
 	for _, test := range []struct {
 		byDefault, own string
 		rates          []ledger.Rate

@@ -62,7 +62,7 @@ func TestParsePriceRefuses(t *testing.T) {
 		"no output":                  {`output: "2",`, ``, `c.yaml:8: source "s": price: not a price: input and output`},
 		"no threshold":               {"threshold: 1000, ", "", `c.yaml:10: source "s": price: long_context.threshold: `},
 		"a negative threshold":       {"threshold: 1000", "threshold: -1", `c.yaml:10: source "s": price: long_context.threshold: `},
-		"a threshold that is a text": {"threshold: 1000", "threshold: many", "c.yaml:10: a value of the wrong type: many"},
+		"a threshold that is a text": {"threshold: 1000", "threshold: many", "c.yaml:10: threshold: want a number, not the text \"many\""},
 		"half a long price":          {`, output: "3"`, ``, `c.yaml:10: source "s": price: long_context: not a price: input and output`},
 		"a bad rate of a tier":       {"1.75", "1.7500001", `c.yaml:12: source "s": price: tiers.priority.input: `},
 		"an ordinary tier":           {"priority", "default", `c.yaml:12: source "s": price: tiers.default: `},

@@ -4,7 +4,8 @@
 {transaction}
 -- +goose Up
 
--- What is counted for one scope and unit. used is all that was ever charged, less refunds; held is the sum of the live holds.
+-- What is counted for one scope and unit. used is all that was ever charged, and never falls: what is refunded stands beside its charge.
+-- held is the sum of the live holds.
 CREATE TABLE ledger_account (
 	account    {text}  NOT NULL PRIMARY KEY,
 	used       {int} NOT NULL CHECK (used >= 0),

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"regent/ledger"
 	"regent/ledger/ledgertest"
@@ -52,15 +51,7 @@ func (s *crashStorm) round(round int) {
 	for _, call := range calls {
 		clients.Go(func() { s.send(client, p, call) })
 	}
-	all := make(chan struct{})
-	go func() { clients.Wait(); close(all) }()
-	select {
-	case <-now:
-		time.Sleep(pause)
-	case <-all: // fewer of the events than expected
-	case <-time.After(patience):
-		s.t.Errorf("round %d: the calls do not end", round)
-	}
+	all := s.awaitMoment(round, &clients, now, pause)
 	p.kill()
 	<-all
 	p.wantSound()

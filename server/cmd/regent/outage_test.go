@@ -25,7 +25,7 @@ func readiness(t *testing.T, at address) int {
 // runs goes on and is settled once; and nobody is charged for the outage.
 func TestTheDatabaseGoesAwayAndComesBack(t *testing.T) {
 	t.Parallel()
-	const ttl, away = 2 * time.Second, 4 * time.Second // settlements are tried more often than holds expire
+	const ttl, away = 6 * time.Second, 7 * time.Second // settlements are tried more often than holds expire
 	cluster := pgtest.Start(t, pgtest.Options{NoSync: true})
 	s := newPairSite(t, cluster, boundless, "REGENT_HOLD_TTL="+ttl.String())
 	pair := s.newPair()

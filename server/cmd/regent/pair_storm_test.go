@@ -141,15 +141,7 @@ func (s *pairStorm) round(round int) {
 	if bits.OnesCount(uint(round+1)) == 1 {
 		clients.Go(s.verify)
 	}
-	all := make(chan struct{})
-	go func() { clients.Wait(); close(all) }()
-	select {
-	case <-now:
-		time.Sleep(pause)
-	case <-all: // fewer of the events than expected
-	case <-time.After(patience):
-		s.t.Errorf("round %d: the calls do not end", round)
-	}
+	all := s.awaitMoment(round, &clients, now, pause)
 	s.countRetries(victim)
 	victim.crash()
 	s.kills++

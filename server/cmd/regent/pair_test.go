@@ -226,12 +226,14 @@ func TestAKeyCountsInBothProcesses(t *testing.T) {
 }
 
 // TestEachSinkGetsItsOwn: while both processes live, each record is in the file of the one that wrote it, once. What one leaves behind
-// that dies, the other has soon.
+// that dies, the other has soon. A process that stands still for as long as a dead one would lose records to the other: only where all
+// took less time than that, a record in the wrong file is a fault.
 func TestEachSinkGetsItsOwn(t *testing.T) {
 	t.Parallel()
-	const calls = 40
+	const calls, leftAfter = 40, 5 * time.Second
 	s := newPairSite(t, pgtest.Shared(t), boundless, "REGENT_HOLD_TTL=2s")
 	pair := s.newPair()
+	began := time.Now()
 	for n := range calls {
 		if status, text, _ := askQuick(t, pair[n%2].now().address, fmt.Sprintf("call-%d", n), n%4 < 2); status != http.StatusOK {
 			t.Fatalf("%d\n%s", status, text)
@@ -239,6 +241,7 @@ func TestEachSinkGetsItsOwn(t *testing.T) {
 	}
 	s.wantNoHolds()
 	s.wantShipped()
+	swift := time.Since(began) < leftAfter
 	files := [2]map[[sha256.Size]byte]int{s.shipped(pair[0].data), s.shipped(pair[1].data)}
 	owners, records := map[uuid.UUID]int{}, 0
 	s.eachShippable(func(record ledger.Record) {
@@ -248,7 +251,7 @@ func TestEachSinkGetsItsOwn(t *testing.T) {
 			of = 1
 		}
 		owner, known := owners[record.Writer]
-		if files[of][hash] != 1 || files[1-of][hash] != 0 || known && owner != of {
+		if swift && (files[of][hash] != 1 || files[1-of][hash] != 0 || known && owner != of) || files[of][hash] == 0 {
 			t.Errorf("a %s of %s is %d times in one file, %d times in the other", record.Kind, record.Writer, files[0][hash], files[1][hash])
 		}
 		owners[record.Writer] = of

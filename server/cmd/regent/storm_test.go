@@ -140,6 +140,20 @@ func (s *storm) choose(calls int) (now <-chan struct{}, after time.Duration) {
 	return s.fatal.now, time.Duration(s.random.Int64N(int64(20 * time.Millisecond)))
 }
 
+// awaitMoment waits for the moment that was chosen and the pause after it, or until all clients have ended, of whom it tells.
+func (s *storm) awaitMoment(round int, clients *sync.WaitGroup, now <-chan struct{}, pause time.Duration) (all <-chan struct{}) {
+	ended := make(chan struct{})
+	go func() { clients.Wait(); close(ended) }()
+	select {
+	case <-now:
+		time.Sleep(pause)
+	case <-ended: // fewer of the events than expected
+	case <-time.After(patience):
+		s.t.Errorf("round %d: the calls do not end", round)
+	}
+	return ended
+}
+
 func roundName(round int) string { return fmt.Sprintf("r%d", round) }
 
 // newCalls makes the calls that one process gets in a round.
