@@ -53,7 +53,7 @@ var (
 	postgres = dialect{
 		name: "PostgreSQL", goose: goose.DialectPostgres, rows: true,
 		words: append(serverWords(""), "{text}", `TEXT COLLATE "C"`),
-		write: "BEGIN ISOLATION LEVEL READ COMMITTED", read: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+		write: "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", read: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
 		settings: byKeys,
 	}
 	// cockroach is always serializable. Its locks are a hint that saves retries. It cannot change a table and its rows in one
@@ -61,7 +61,7 @@ var (
 	cockroach = dialect{
 		name: "CockroachDB", goose: goose.DialectPostgres, rows: true,
 		words: append(serverWords("-- +goose NO TRANSACTION"), "{text}", "TEXT"),
-		write: "BEGIN ISOLATION LEVEL SERIALIZABLE", read: "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY",
+		write: "BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE", read: "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY",
 	}
 )
 
@@ -83,7 +83,7 @@ const byKeys = `SELECT set_config('enable_seqscan', 'off', true), set_config('en
 
 // serializable is the dialect at the strictest isolation.
 func (d dialect) serializable() dialect {
-	d.write = "BEGIN ISOLATION LEVEL SERIALIZABLE"
+	d.write = "BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE"
 	return d
 }
 

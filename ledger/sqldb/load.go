@@ -18,12 +18,12 @@ const refundsReach = int64((ledger.LengthMax + 24*time.Hour) / time.Microsecond)
 // load reads the rows that keys name in one exchange. A transaction that writes makes what does not exist first, then locks what it
 // reads, the tables in one order and each in the order of its keys: accounts, rates, circuits, holds. Each statement sees all that was
 // committed before the locks of the one before it were obtained.
-func (s *Store) load(keys ledger.Keys, access access, clock any, exchange func([]query) error) (*ledger.Rows, error) {
+func (s *Store) load(keys ledger.Keys, access access, clock any, exchange func([]query) error) (*load, error) {
 	l := newLoad(s, keys, access, clock)
 	if err := exchange(l.queries()); err != nil {
 		return nil, err
 	}
-	return l.rows, l.complete()
+	return l, l.complete()
 }
 
 // load is one exchange's reading.
@@ -38,7 +38,9 @@ type load struct {
 	accounts map[string]ledger.Account
 	met      map[string]bool
 	metRates map[string]bool
-	ends     list
+	// untouched are those that are only there to be locked.
+	untouched []string
+	ends      list
 }
 
 func newLoad(s *Store, keys ledger.Keys, access access, clock any) *load {
@@ -112,6 +114,25 @@ func (l *load) queries() (queries []query) {
 
 func one(q query) []query { return []query{q} }
 
+// readMax is the most rows in a list of one statement that reads: filled up and at three arguments each, far below what databases take.
+const readMax = 4096
+
+// inParts asks for keys, each once, by as many statements as it takes.
+func inParts[K comparable](keys []K, ask func([]K) query) (queries []query) {
+	seen := make(map[K]bool, len(keys))
+	distinct := make([]K, 0, len(keys))
+	for _, key := range keys {
+		if !seen[key] {
+			seen[key] = true
+			distinct = append(distinct, key)
+		}
+	}
+	for part := range slices.Chunk(distinct, readMax) {
+		queries = append(queries, ask(part))
+	}
+	return queries
+}
+
 // parts are a statement that reads what is named, what is of the holds that end, and what is of those that are due.
 type parts struct {
 	read, named, ends, due string
@@ -144,11 +165,16 @@ func (l *load) readClock() []query {
 }
 
 func (l *load) readAccounts() (queries []query) {
-	p, named := parts{read: readAccounts, named: textsNamed, ends: accountsEnd, due: accountsDue, after: ")"}, texts(slices.Collect(maps.Keys(l.accounts)))
+	p, named := parts{read: readAccounts, named: textsNamed, after: ")"}, texts(slices.Collect(maps.Keys(l.accounts)))
 	if l.locks {
 		queries = l.write(makeAccounts, l.seen.unseen(named))
 		p.after = lockAccounts
 	}
+	for len(named) > readMax {
+		queries = append(queries, l.read(l.account, p.read+p.named+p.after, named[:readMax]))
+		named = named[readMax:]
+	}
+	p.ends, p.due = accountsEnd, accountsDue
 	return append(queries, l.names(p, named, l.account))
 }
 
@@ -162,6 +188,7 @@ func (l *load) account(scan scan) error {
 	}
 	l.met[key] = true
 	if row.TouchedAt.IsZero() {
+		l.untouched = append(l.untouched, key)
 		return nil
 	}
 	if l.locks {
@@ -214,8 +241,9 @@ func (l *load) readCircuits() (queries []query) {
 		p.after = lockCircuits
 	}
 	if len(l.keys.Failing) > 0 {
-		p.after, p.last = readFailing+p.after, []any{ids(l.keys.Failing)}
+		p.after, p.last = orFailing+p.after, []any{ids(l.keys.Failing)}
 	}
+	p.after = withFailures + p.after
 	return append(queries, l.names(p, named, func(scan scan) error {
 		var key string
 		var row ledger.CircuitRow
@@ -270,20 +298,21 @@ func (l *load) readLast() []query {
 }
 
 func (l *load) readEdges() []query {
-	edges := make(list, len(l.keys.Edges))
-	for i, edge := range l.keys.Edges {
-		edges[i] = []any{edge.Account.String(), edge.Length.Microseconds()}
-	}
 	named := texts(slices.Collect(maps.Keys(l.accounts)))
-	return one(l.read(l.total, readEdges, l.clock, named, edges, l.clock))
+	named = named[:min(len(named), readMax)] // of more, the newest entry may be another's: that decision reads on
+	return inParts(l.keys.Edges, func(edges []ledger.Edge) query {
+		return l.read(l.total, readEdges, l.clock, named, listOf(edges, func(edge ledger.Edge) []any {
+			return []any{edge.Account.String(), edge.Length.Microseconds()}
+		}), l.clock)
+	})
 }
 
 func (l *load) readTotals() []query {
-	moments := make(list, len(l.keys.Totals))
-	for i, moment := range l.keys.Totals {
-		moments[i] = []any{moment.Account.String(), moment.At.UnixMicro()}
-	}
-	return one(l.read(l.total, readTotals, moments))
+	return inParts(l.keys.Totals, func(moments []ledger.Moment) query {
+		return l.read(l.total, readTotals, listOf(moments, func(moment ledger.Moment) []any {
+			return []any{moment.Account.String(), moment.At.UnixMicro()}
+		}))
+	})
 }
 
 func (l *load) total(scan scan) error {
@@ -303,12 +332,14 @@ func (l *load) readRefunded() []query {
 	for _, account := range l.keys.Refunded {
 		l.rows.Refunded[account] = nil
 	}
-	accounts := ofOne(l.keys.Refunded, func(account ledger.Account) any { return account.String() })
-	return one(l.read(func(scan scan) error {
-		charge, err := l.charge(scan)
-		l.rows.Refunded[charge.Account] = append(l.rows.Refunded[charge.Account], charge)
-		return err
-	}, readRefunded, accounts, l.clock, refundsReach))
+	return inParts(l.keys.Refunded, func(accounts []ledger.Account) query {
+		named := ofOne(accounts, func(account ledger.Account) any { return account.String() })
+		return l.read(func(scan scan) error {
+			charge, err := l.charge(scan)
+			l.rows.Refunded[charge.Account] = append(l.rows.Refunded[charge.Account], charge)
+			return err
+		}, readRefunded, named, l.clock, refundsReach)
+	})
 }
 
 // charge scans a charge after its account and what else stands before it.

@@ -167,7 +167,6 @@ func (p *planner) exec(text string) {
 type plan struct {
 	Type     string  `json:"Node Type"`
 	Relation string  `json:"Relation Name"`
-	Index    string  `json:"Index Name"`
 	Cond     string  `json:"Index Cond"`
 	Cost     float64 `json:"Total Cost"`
 	Disabled bool    `json:"Disabled"`
@@ -216,8 +215,7 @@ var big = map[string]bool{
 }
 
 func (p *plan) scanned() (tables []string) {
-	few := p.Index == "ledger_account_untouched" // which has no others
-	sought := few || p.Cond != "" || strings.HasPrefix(p.Type, "Bitmap") || p.Type == "ModifyTable" || p.Type == "LockRows"
+	sought := p.Cond != "" || strings.HasPrefix(p.Type, "Bitmap") || p.Type == "ModifyTable" || p.Type == "LockRows"
 	if big[p.Relation] && !sought {
 		tables = append(tables, p.Type+" "+p.Relation)
 	}

@@ -35,7 +35,7 @@ func (s *Store) changes(c *ledger.Changes, clock any) (queries []query, err erro
 		sweep := c.Sweep
 		queries = append(queries, s.bind(writeSweep, nullID(sweep.Sweeper), sweep.Epoch, nullMicros(sweep.Until), nullMicros(sweep.SweptAt),
 			nullMicros(sweep.SuspendedUntil)))
-		queries = append(queries, s.bind(deleteRates, clock, cleanupMax), s.bind(deleteUntouched, cleanupMax))
+		queries = append(queries, s.bind(deleteRates, clock, cleanupMax))
 	}
 	add(writeAccounts, accounts)
 	add(writeRates, rateRows(c.Rates))
@@ -56,8 +56,7 @@ func (s *Store) changes(c *ledger.Changes, clock any) (queries []query, err erro
 	return append(queries, s.pruned(c.Pruned)...), nil
 }
 
-// cleanupMax bounds what one sweep removes of rows that say nothing any more, so that nobody waits for it: a rate's window has closed,
-// an account was locked for an admission that was denied.
+// cleanupMax bounds what one sweep removes of rates whose window has closed, so that nobody waits for it.
 const cleanupMax = 1000
 
 // pruned removes what a transaction no longer keeps.

@@ -47,7 +47,7 @@ func (s *server) inTx(ctx context.Context, access access, fn func(session) error
 		}
 		tx := &serverSession{connection: own.Conn(), access: access, pending: s.begin(access)}
 		failed = fn(tx)
-		if !tx.end(ctx) {
+		if !tx.end(ctx) || isState(failed, readOnly) {
 			return driver.ErrBadConn // so that the pool forgets it
 		}
 		return nil
@@ -103,13 +103,13 @@ type serverSession struct {
 }
 
 // readingTime bounds one round trip of reading: many times what the longest page takes. Whoever reads may have no time of its own, and
-// a server that hangs would keep the connection.
-const readingTime = 15 * time.Second
+// a server that hangs, or has silently gone, would keep the connection.
+const readingTime = 10 * time.Second
 
 func (s *serverSession) exchange(ctx context.Context, queries []query) error {
-	if s.access == reading {
+	if s.access == reading { // to its end, also if its caller has gone: a read that is broken off costs the connection
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, readingTime)
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), readingTime)
 		defer cancel()
 	}
 	queries = append(s.pending, queries...)
@@ -130,7 +130,7 @@ func (s *serverSession) exchange(ctx context.Context, queries []query) error {
 	if errors.As(err, &own) {
 		return err
 	}
-	return &failure{err: err, committing: s.committing}
+	return &failure{err: err, committing: s.committing, ours: !s.connection.IsClosed() && !isSent(err) && !errors.Is(err, errRolledBack)}
 }
 
 func (s *serverSession) commit(ctx context.Context, queries []query) error {
@@ -200,6 +200,8 @@ type failure struct {
 	err error
 	// committing says that COMMIT had been handed over.
 	committing bool
+	// ours says that the driver refused what it was given: the connection lives, and the server has said nothing.
+	ours bool
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -228,10 +230,21 @@ func (f *failure) classify() verdict {
 		return conflict
 	case errors.As(f.err, &sent):
 		return classifyState(sent.Code, f.committing)
+	case f.ours:
+		return refused
 	case f.committing:
 		return unknown
 	}
 	return lost
+}
+
+// readOnly is the SQLSTATE of a write in a session that may only read. Another session may do more.
+const readOnly = "25006"
+
+// isSent says whether the server itself has sent an error.
+func isSent(err error) bool {
+	var sent *pgconn.PgError
+	return errors.As(err, &sent)
 }
 
 // classifyState judges an SQLSTATE. See PostgreSQL's appendix A and CockroachDB's "Transaction retry error reference".
@@ -243,6 +256,8 @@ func classifyState(state string, committing bool) verdict {
 		return conflict
 	case "40003": // statement completion unknown
 		return unknown
+	case readOnly: // a server that was demoted, or a session that began while the database was so
+		return lost
 	case "25P03": // the transaction stood still for too long, and the connection was ended
 		return lost
 	}
@@ -257,7 +272,9 @@ func classifyState(state string, committing bool) verdict {
 }
 
 // isDuplicate says whether a row was there already that was to be written anew.
-func isDuplicate(err error) bool {
+func isDuplicate(err error) bool { return isState(err, "23505") }
+
+func isState(err error, state string) bool {
 	var sent *pgconn.PgError
-	return errors.As(err, &sent) && sent.Code == "23505"
+	return errors.As(err, &sent) && sent.Code == state
 }

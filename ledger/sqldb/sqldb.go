@@ -37,14 +37,16 @@ type Config struct {
 	ReadOnly bool
 	// Serializable runs PostgreSQL at SERIALIZABLE instead of READ COMMITTED, where locks in one order do the same for less.
 	Serializable bool
-	// Connections bounds those of the pool that URL opens which read. Defaults to 6. Two more write, and never wait for them.
+	// Connections bounds those of the pool that URL opens which read. Defaults to 10. Two more write, and never wait for them.
 	Connections int
 	// Now replaces the database's clock, for tests. SQLite has none that is fine enough: there it defaults to time.Now.
 	Now func() time.Time
 }
 
 const (
-	connectionsDefault = 6
+	connectionsDefault = 10
+	// idleMax is how long a connection may lie idle: less than the shortest after which a network's middle forgets one in silence.
+	idleMax = time.Minute
 	// writersMax is for the ledger's one writer, and for the cursors of sinks.
 	writersMax = 2
 	// patience is how long a server is tried that cannot be reached or gives no clear answer: a restart or a failover mostly takes no
@@ -181,20 +183,24 @@ func openConnections(config *pgx.ConnConfig, most int) *sql.DB {
 	db := stdlib.OpenDB(*config, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
 	db.SetMaxOpenConns(most)
 	db.SetMaxIdleConns(most)
+	db.SetConnMaxIdleTime(idleMax)
 	return db
 }
 
 // Update runs decide in one transaction, in which rows are locked as they are read.
 func (s *Store) Update(ctx context.Context, decide func(ledger.Tx) error) error {
 	return s.inTx(ctx, writing, func(session session) error {
-		return decide(tx{s, session, writing, s.clock()})
+		return decide(&tx{Store: s, session: session, access: writing, clock: s.clock()})
 	})
 }
 
 // Load reads rows in one snapshot, and at a server in one round trip.
 func (s *Store) Load(ctx context.Context, keys ledger.Keys) (rows *ledger.Rows, err error) {
 	err = s.inTx(ctx, reading, func(session session) error {
-		rows, err = s.load(keys, reading, s.clock(), func(queries []query) error { return session.commit(ctx, queries) })
+		l, err := s.load(keys, reading, s.clock(), func(queries []query) error { return session.commit(ctx, queries) })
+		if err == nil {
+			rows = l.rows
+		}
 		return err
 	})
 	return rows, err
@@ -218,16 +224,24 @@ type tx struct {
 	access  access
 	// clock is its one reading of a clock that replaces the database's, in microseconds; nil if none does.
 	clock any
+	// untouched are accounts that were locked: they go again unless they are saved.
+	untouched []string
 }
 
-func (t tx) Load(ctx context.Context, keys ledger.Keys) (*ledger.Rows, error) {
-	return t.load(keys, t.access, t.clock, func(queries []query) error { return t.session.exchange(ctx, queries) })
+func (t *tx) Load(ctx context.Context, keys ledger.Keys) (*ledger.Rows, error) {
+	l, err := t.load(keys, t.access, t.clock, func(queries []query) error { return t.session.exchange(ctx, queries) })
+	if err != nil {
+		return nil, err
+	}
+	t.untouched = append(t.untouched, l.untouched...)
+	return l.rows, nil
 }
 
-func (t tx) Save(ctx context.Context, changes *ledger.Changes) error {
+func (t *tx) Save(ctx context.Context, changes *ledger.Changes) error {
 	queries, err := t.changes(changes, t.clock)
 	if err != nil {
 		return err
 	}
+	queries = append(queries, t.write(deleteUntouched, ofOne(t.untouched, func(key string) any { return key }))...)
 	return t.session.commit(ctx, queries)
 }

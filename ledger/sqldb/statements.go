@@ -27,17 +27,17 @@ const (
 	accountColumns = `used, held, refunds, refunded, floor, touched_at, charged_at, month_zone, month_ends, openings`
 	accountFound   = `t.used, t.held, t.refunds, t.refunded, t.floor, t.touched_at, t.charged_at, t.month_zone, t.month_ends, t.openings`
 	// An account that was never touched is there to be locked only.
-	makeAccounts = `INSERT INTO ledger_account (account, used, held, touched_at, untouched) VALUES [(?, 0, 0, 0, 1)] ON CONFLICT (account) DO NOTHING`
+	makeAccounts = `INSERT INTO ledger_account (account, used, held, touched_at) VALUES [(?, 0, 0, 0)] ON CONFLICT (account) DO NOTHING`
 	readAccounts = `SELECT t.account, ` + accountFound + ` FROM ledger_account t WHERE t.account IN (`
 	lockAccounts = `) ORDER BY t.account {lock}`
 
 	writeAccounts = `INSERT INTO ledger_account (account, ` + accountColumns + `) VALUES [(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)]
 		ON CONFLICT (account) DO UPDATE SET used = excluded.used, held = excluded.held, refunds = excluded.refunds,
 		refunded = excluded.refunded, floor = excluded.floor, touched_at = excluded.touched_at, charged_at = excluded.charged_at,
-		month_zone = excluded.month_zone, month_ends = excluded.month_ends, openings = excluded.openings, untouched = 0`
-	deleteUntouched = `DELETE FROM ledger_account WHERE account IN
-		(SELECT t.account FROM ledger_account t WHERE t.untouched = 1 ORDER BY t.account LIMIT ? {skip})`
-	pageAccounts = `SELECT account FROM ledger_account WHERE account > ? AND touched_at > 0 ORDER BY account LIMIT ?`
+		month_zone = excluded.month_zone, month_ends = excluded.month_ends, openings = excluded.openings`
+	// What was made to be locked, and was not touched, goes with the transaction that made it.
+	deleteUntouched = `DELETE FROM ledger_account WHERE touched_at = 0 AND account IN ([?])`
+	pageAccounts    = `SELECT account FROM ledger_account WHERE account > ? AND touched_at > 0 ORDER BY account LIMIT ?`
 
 	// totalAt is what account v.column1 had used in all at a moment.
 	totalAt = `coalesce((SELECT c.total FROM ledger_charge c WHERE c.account = v.column1 AND c.at <= `
@@ -80,8 +80,9 @@ const (
 	circuitColumns = `failures, retry_at, probe, probe_until`
 	makeCircuits   = `INSERT INTO ledger_circuit (key, failures) VALUES [(?, 0)] ON CONFLICT (key) DO NOTHING`
 	// A circuit without failures is locked by none but those who are about to count one: whoever else meets it changes nothing.
-	readCircuits  = `SELECT t.key, t.failures, t.retry_at, t.probe, t.probe_until FROM ledger_circuit t WHERE t.failures > 0 AND t.key IN (`
-	readFailing   = `) OR t.key IN (SELECT h.circuit FROM ledger_hold h WHERE h.id IN ([?])`
+	readCircuits  = `SELECT t.key, t.failures, t.retry_at, t.probe, t.probe_until FROM ledger_circuit t WHERE t.key IN (`
+	withFailures  = `) AND (t.failures > 0`
+	orFailing     = ` OR t.key IN (SELECT h.circuit FROM ledger_hold h WHERE h.id IN ([?]))`
 	lockCircuits  = `) ORDER BY t.key {lock}`
 	writeCircuits = `INSERT INTO ledger_circuit (key, ` + circuitColumns + `) VALUES [(?, ?, ?, ?, ?)]
 		ON CONFLICT (key) DO UPDATE SET failures = excluded.failures, retry_at = excluded.retry_at, probe = excluded.probe,

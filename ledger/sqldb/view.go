@@ -12,7 +12,7 @@ import (
 // overwritten meanwhile, as long as it runs.
 func (s *Store) View(ctx context.Context, look func(ledger.View) error) error {
 	return s.inTx(ctx, reading, func(session session) error {
-		if err := look(view{tx{s, session, reading, s.clock()}}); err != nil {
+		if err := look(view{&tx{Store: s, session: session, access: reading, clock: s.clock()}}); err != nil {
 			return err
 		}
 		return session.commit(ctx, nil)
@@ -20,7 +20,7 @@ func (s *Store) View(ctx context.Context, look func(ledger.View) error) error {
 }
 
 // view is a reading transaction at one reading of the clock.
-type view struct{ tx }
+type view struct{ *tx }
 
 func (v view) ask(ctx context.Context, row func(scan) error, statement string, args ...any) error {
 	return v.session.exchange(ctx, one(v.read(row, statement, args...)))

@@ -8,11 +8,6 @@ ALTER TABLE ledger_account ADD COLUMN openings TEXT;
 UPDATE ledger_account SET openings = {openings};
 DROP TABLE ledger_opening;
 
--- Accounts that were locked and never touched. What an index looks at must not change with each use: PostgreSQL then updates a row
--- without a new entry in every index.
-ALTER TABLE ledger_account ADD COLUMN untouched {int} NOT NULL DEFAULT 0 CHECK (untouched IN (0, 1));
-CREATE INDEX ledger_account_untouched ON ledger_account (account) WHERE untouched = 1;
-
 -- What began under a key since opened_at; the row says nothing any more from closes_at on.
 CREATE TABLE ledger_rate (
 	key       {text}  NOT NULL PRIMARY KEY,
