@@ -53,6 +53,9 @@ type Config struct {
 	// OnExpire is called once for each hold that expired, after its charge is committed, from the ledger's own goroutine:
 	// it must not block. Optional.
 	OnExpire func(Expiry)
+	// OnStore is called when the store stops answering, with the error, and with nil when it answers again, from the ledger's own
+	// goroutine: it must not block. Optional.
+	OnStore func(error)
 }
 
 // Expiry is a hold that expired and was charged at what it held.
@@ -76,6 +79,8 @@ type Ledger struct {
 	// pruning lets one Prune at a time choose what goes.
 	pruning sync.Mutex
 	unsure  unsure // the writer's own
+	// away says that the store does not answer, as OnStore was told; the writer's own.
+	away bool
 
 	mu     sync.Mutex // guards status, and seen
 	status Status

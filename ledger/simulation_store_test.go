@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	errUnknown = fmt.Errorf("%w: simulated: whether the transaction was committed is not known", ledger.ErrUnavailable)
+	errUnknown = fmt.Errorf("%w: simulated: whether the transaction was committed is not known", ledger.ErrUnknown)
 	errAway    = fmt.Errorf("%w: simulated: the store is away", ledger.ErrUnavailable)
 	errRefused = errors.New("simulated: the store refuses")
 	errOver    = errors.New("simulated: the schedule is over")

@@ -29,6 +29,10 @@ const (
 	endingsMax = 1 << 16
 )
 
+// refusalsMax is how many operations of a batch the store may refuse one by one until it counts as one that takes nothing: a store that
+// has no room refuses all, and somebody waits for each.
+const refusalsMax = 8
+
 // waiter is an operation in the queue.
 type waiter struct {
 	operation
@@ -148,6 +152,11 @@ func (l *Ledger) write() {
 		sweeping := false
 		select {
 		case <-l.queue.wake:
+			select { // both may be due, and neither makes the other wait
+			case <-sweep.C:
+				sweeping = true
+			default:
+			}
 		case <-sweep.C:
 			sweeping = true
 		}
@@ -168,7 +177,7 @@ func (l *Ledger) write() {
 }
 
 // commit runs a batch in one transaction and answers it. If the store refuses what was to be written, each operation is tried alone,
-// so that one takes no other with it; once two have failed alone the store takes nothing, and the rest fail too. If it is not known
+// so that one takes no other with it; once refusalsMax have failed alone the store takes nothing, and the rest fail too. If it is not known
 // what became of the batch, nothing is tried again here: each caller knows whether its operation may be.
 func (l *Ledger) commit(waiting []*waiter) {
 	err := l.transact(waiting, noSweep)
@@ -180,10 +189,14 @@ func (l *Ledger) commit(waiting []*waiter) {
 		return
 	}
 	for i, failures := 0, 0; i < len(waiting); i++ {
-		if failures < 2 {
-			if err = l.transact(waiting[i:i+1], noSweep); err != nil {
-				failures++
-			}
+		if failures < refusalsMax {
+			err = l.transact(waiting[i:i+1], noSweep)
+		}
+		switch {
+		case errors.Is(err, errRefused):
+			failures++
+		case err != nil:
+			failures = refusalsMax
 		}
 		l.answer(waiting[i:i+1], err)
 	}
@@ -287,6 +300,19 @@ func (l *Ledger) decide(ctx context.Context, b *batch, waiting []*waiter, sweep 
 	return nil
 }
 
+// tellStore tells that the store has stopped answering, or answers again. That it refuses something is no such thing.
+func (l *Ledger) tellStore(err error) {
+	away := errors.Is(err, ErrUnavailable) && !errors.Is(err, errRefused)
+	if away == l.away || l.config.OnStore == nil {
+		return
+	}
+	l.away = away
+	if !away {
+		err = nil
+	}
+	l.config.OnStore(err)
+}
+
 // isNameless says whether an operation cannot be told from another like it. Each leaves a record, which tells its batch.
 func isNameless(op operation) bool {
 	switch op := op.(type) {
@@ -304,12 +330,15 @@ func (l *Ledger) transacted(decided *batch, waiting []*waiter, err error) error 
 	case err == nil:
 		l.unsure.settled(waiting)
 	case errors.Is(err, ErrUnavailable):
-		if decided != nil {
-			l.unsure.mark(waiting)
-		}
+	case errors.Is(err, context.DeadlineExceeded): // nobody has refused anything
+		err = fmt.Errorf("%w: %w", ErrUnknown, err)
 	default:
 		err = fmt.Errorf("%w: %w: %w", ErrUnavailable, errRefused, err)
 	}
+	if errors.Is(err, ErrUnknown) && decided != nil {
+		l.unsure.mark(waiting)
+	}
+	l.tellStore(err)
 	l.clock.transacted(err, decided != nil && !decided.changes.Empty())
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -118,8 +118,22 @@ func (s *Server) openLedger() error {
 	}
 	s.ledger, err = ledger.Open(ledger.Config{
 		Store: store, TTL: s.config.HoldTTL, LateRefund: lateRefund, QueueMax: s.config.QueueMax, Elapsed: s.config.Elapsed,
+		OnStore: s.logStore(),
 	})
 	return err
+}
+
+// logStore logs when the ledger's store stops answering and when it answers again. The ledger calls it one at a time.
+func (s *Server) logStore() func(error) {
+	var since time.Time
+	return func(err error) {
+		if err != nil {
+			since = time.Now()
+			s.config.Log.Error("the ledger's store does not answer; calls are refused", "err", err)
+			return
+		}
+		s.config.Log.Info("the ledger's store answers again", "after", time.Since(since).Truncate(time.Millisecond))
+	}
 }
 
 func (s *Server) openStore() (ledger.Store, error) {
@@ -365,7 +379,8 @@ func (s *Server) ship(ctx context.Context, sink catalog.Sink) (err error) {
 	}
 	s.health.set(component, nil)
 	shipper := decisions.Shipper{
-		Store: s.ledger.Store(), Name: sink.Name, Sink: out, Labels: s.labels, Own: s.ledger.Writer(), Leads: s.ledger.Sweeps, Now: s.config.Now,
+		Store: s.ledger.Store(), Name: sink.Name, Sink: out, Labels: s.labels, Own: s.ledger.Writer(), Leads: s.ledger.Sweeps,
+		Report: func(err error) { s.health.set(component, err) },
 	}
 	return shipper.Run(ctx)
 }

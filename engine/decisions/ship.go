@@ -34,23 +34,42 @@ type Shipper struct {
 	// shipped by the one that Leads. If Own is zero all streams are shipped.
 	Own   uuid.UUID
 	Leads func() bool
-	// Now is the clock by which a record has been left behind. Required where Own is set.
-	Now func() time.Time
+	// Report is told of an error while the store cannot answer, and of nil when it does again. Optional.
+	Report func(error)
 
-	looked time.Time // at the streams of others
+	// others are the streams of other processes, as they were last looked at.
+	others   map[uuid.UUID]otherStream
+	lookedAt time.Time
 }
 
-// leftAfter is how long a record waits for its own process to ship it: many times as long as one that lives takes.
-const leftAfter = 5 * time.Second
+// otherStream is a stream of another process, with records that are not shipped since a time.
+type otherStream struct {
+	cursor, last int64
+	since        time.Time
+}
 
-// Run ships until ctx ends, and then what is left. An error is returned as soon as a write or a read fails.
+const (
+	// lookEvery is how often the streams of others are looked at.
+	lookEvery = time.Second
+	// leftAfter is how long a stream of another process has to stand still, with records to ship, while this one could look, until it
+	// counts as left behind: many times as long as a process takes that lives.
+	leftAfter = 5 * time.Second
+)
+
+// Run ships until ctx ends, and then what is left. While the store cannot answer it waits; any other error is returned.
 func (s *Shipper) Run(ctx context.Context) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
+	failing := false
 	for {
-		if err := s.Ship(context.WithoutCancel(ctx)); err != nil {
+		err := s.Ship(context.WithoutCancel(ctx))
+		if err != nil && !errors.Is(err, ledger.ErrUnavailable) {
 			return err
 		}
+		if s.Report != nil && (err != nil || failing) {
+			s.Report(err)
+		}
+		failing = err != nil
 		select {
 		case <-ctx.Done():
 			return s.Ship(context.WithoutCancel(ctx))
@@ -59,20 +78,22 @@ func (s *Shipper) Run(ctx context.Context) error {
 	}
 }
 
-// Ship copies everything that the sink has not got yet.
+// Ship copies everything that the sink has not got yet, and that is not left to other processes.
 func (s *Shipper) Ship(ctx context.Context) error {
 	streams, err := s.Store.Streams(ctx)
 	if err != nil {
 		return fmt.Errorf("decisions: %w", err)
 	}
-	others := s.others()
+	others := s.Own == uuid.Nil || s.looksAtOthers()
 	for _, stream := range streams {
 		if stream.Writer != s.Own && !others {
 			continue
 		}
-		if err := s.shipStream(ctx, stream); errors.Is(err, ledger.ErrState) {
+		err := s.shipStream(ctx, stream)
+		if errors.Is(err, ledger.ErrState) {
 			continue // its own process ships it after all
-		} else if err != nil {
+		}
+		if err != nil {
 			return fmt.Errorf("decisions: sink %s: %w", s.Name, err)
 		}
 	}
@@ -80,13 +101,16 @@ func (s *Shipper) Ship(ctx context.Context) error {
 }
 
 func (s *Shipper) shipStream(ctx context.Context, stream ledger.Stream) error {
+	if known := s.others[stream.Writer]; known.last == stream.Last && known.cursor == stream.Last {
+		return nil // nothing has come since
+	}
 	at, err := s.Store.Cursor(ctx, s.Name, stream.Writer)
-	if err != nil {
+	if err != nil || s.isLeft(stream, at) {
 		return err
 	}
 	for at < stream.Last {
 		records, err := s.Store.Records(ctx, stream.Writer, at, pageMax)
-		if err != nil || len(records) == 0 || s.leaves(records[0]) {
+		if err != nil || len(records) == 0 {
 			return err
 		}
 		var page []byte
@@ -113,19 +137,34 @@ func (s *Shipper) shipStream(ctx context.Context, stream ledger.Stream) error {
 	return nil
 }
 
-// others says whether to look at what other processes have left behind.
-func (s *Shipper) others() bool {
-	if s.Own == uuid.Nil {
-		return true
+// looksAtOthers says whether it is time to look at what other processes have left behind.
+func (s *Shipper) looksAtOthers() bool {
+	if !s.Leads() {
+		s.others = nil // whoever leads again begins to look anew
+		return false
 	}
-	if now := s.Now(); s.Leads() && now.Sub(s.looked).Abs() >= leftAfter {
-		s.looked = now
-		return true
+	if time.Since(s.lookedAt) < lookEvery {
+		return false
 	}
-	return false
+	if time.Since(s.lookedAt) > leftAfter { // who could not look does not know that something has stood still
+		s.others = nil
+	}
+	s.lookedAt = time.Now()
+	return true
 }
 
-// leaves says that a record is for its own process to ship.
-func (s *Shipper) leaves(record ledger.Record) bool {
-	return s.Own != uuid.Nil && record.Writer != s.Own && s.Now().Sub(record.At).Abs() < leftAfter
+// isLeft says whether a stream is left to its own process for now.
+func (s *Shipper) isLeft(stream ledger.Stream, cursor int64) bool {
+	if s.Own == uuid.Nil || stream.Writer == s.Own {
+		return false
+	}
+	known, seen := s.others[stream.Writer]
+	if !seen || known.cursor != cursor || known.cursor == known.last || cursor == stream.Last {
+		if s.others == nil {
+			s.others = map[uuid.UUID]otherStream{}
+		}
+		s.others[stream.Writer] = otherStream{cursor, stream.Last, time.Now()}
+		return true
+	}
+	return time.Since(known.since) < leftAfter
 }

@@ -22,6 +22,7 @@ func (s *Store) copy() *view {
 	defer s.mu.Unlock()
 	now := s.clock()
 	c := New(nil)
+	c.sweep = s.sweep
 	c.accounts, c.holds, c.calls, c.charges, c.records = maps.Clone(s.accounts), maps.Clone(s.holds), maps.Clone(s.calls), maps.Clone(s.charges), maps.Clone(s.records)
 	c.gates = s.gates.copy()
 	for account, refunds := range s.refunds {
