@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,6 +22,8 @@ type Outcome struct {
 	Output bool
 	// Accepted says that the provider had begun to answer.
 	Accepted bool
+	// Stalled says that the consumer took its time, which may be why the provider ended the exchange.
+	Stalled bool
 	// Status is the provider's HTTP status, 0 if there was none.
 	Status int
 	// Usage is the provider's last report; nil if none arrived.
@@ -100,17 +103,33 @@ func ended(outcome Outcome) (ledger.Outcome, ledger.State) {
 	return recorded, ledger.Failed
 }
 
-// health is what an attempt's end says of its candidate. A rate limit cools it down by itself, and what the caller or this program did
-// says nothing of it.
+// health is what an attempt's end says of its candidate. A circuit is everybody's, so that only what no caller can bring about counts
+// against a candidate.
 func health(outcome Outcome) ledger.Health {
 	var failure *adapters.Failure
 	switch {
 	case outcome.Err == nil:
 		return ledger.Healthy
-	case errors.As(outcome.Err, &failure) && failure.Elsewhere() && failure.Reason != adapters.RateLimited:
+	case errors.As(outcome.Err, &failure) && !outcome.Stalled && faulty(failure):
 		return ledger.Failing
 	}
 	return ledger.Neutral
+}
+
+// faulty says whether a failure is clearly the candidate's own fault. A rate limit cools it down by itself. Of the 4xx, 401 and 402
+// are about the connection, and 408 is a time-out; 403, 404 and 409 may be about this one request.
+func faulty(failure *adapters.Failure) bool {
+	status := failure.Status
+	if status >= 400 && status <= 499 && status != http.StatusUnauthorized && status != http.StatusPaymentRequired && status != http.StatusRequestTimeout {
+		return false
+	}
+	switch failure.Reason {
+	case adapters.UpstreamError, adapters.Connection, adapters.Timeout, adapters.StreamBroken:
+		return true
+	case adapters.Overloaded, adapters.Credential:
+		return status < 200 || status > 299 // a success leads here by this program's own bounds, or by what the request asked for
+	}
+	return false
 }
 
 const (
