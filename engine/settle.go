@@ -172,20 +172,31 @@ func (r *Router) conclude(call uuid.UUID, ending ledger.Ending, consumption *led
 	})
 }
 
+// stateRetries are the pauses after which a hold that the ledger does not know is asked for again: a commit of which nobody knows may
+// still be under way, and lands within seconds if at all.
+var stateRetries = [...]time.Duration{time.Second, settleRetryMax}
+
 // takeBack ends an admission of which nobody knows whether it was made: its call is refused, and nothing may be charged for it. It is
-// tried until the ledger has ended the hold, or knows of none.
+// tried until the ledger has ended the hold, or has known of none for a while.
 func (w *walk) takeBack(hold uuid.UUID) {
 	ending := ledger.Ending{
 		Hold: hold, Token: 1, Unused: true, State: w.callState(ledger.Failed),
 		Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonUnavailable},
 	}
 	w.settling.Go(func() {
-		for pause := settleRetry; ; pause = w.longer(pause) {
+		pause, unknown := settleRetry, 0
+		for {
 			err := w.Ledger.Release(context.Background(), ending)
-			if !errors.Is(err, ledger.ErrUnavailable) && !errors.Is(err, ledger.ErrBusy) {
+			switch {
+			case errors.Is(err, ledger.ErrUnavailable) || errors.Is(err, ledger.ErrBusy):
+				time.Sleep(pause)
+				pause = w.longer(pause)
+			case errors.Is(err, ledger.ErrState) && !errors.Is(err, ledger.ErrExpired) && unknown < len(stateRetries):
+				time.Sleep(stateRetries[unknown])
+				unknown++
+			default:
 				return
 			}
-			time.Sleep(pause)
 		}
 	})
 }
