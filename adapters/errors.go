@@ -9,9 +9,10 @@ import (
 type Reason string
 
 const (
-	// Credential: the provider refused the connection's own credential or its account's credit (401, 402, 403).
+	// Credential: the provider refused the connection's own credential or its account's credit (401, 402), or, by a 403 that does not
+	// say more, perhaps this one request.
 	Credential Reason = "credential"
-	// ModelMissing: the provider does not know the source's model (404).
+	// ModelMissing: the provider does not know the source's model, or something else that the request named (404).
 	ModelMissing Reason = "model_missing"
 	// RateLimited: the provider's own limit was reached (429).
 	RateLimited Reason = "rate_limited"
@@ -25,11 +26,11 @@ const (
 	Timeout Reason = "timeout"
 	// StreamBroken: the stream reported an error, broke, or ended without its terminal event.
 	StreamBroken Reason = "stream_broken"
-	// InvalidRequest: the provider found the client's request invalid (400, 413, 422).
+	// InvalidRequest: the provider found the client's request invalid (400, and every 4xx that is not named here).
 	InvalidRequest Reason = "invalid_request"
 	// ContextLength: the request does not fit the model's context.
 	ContextLength Reason = "context_length"
-	// ContentPolicy: the provider refused the content.
+	// ContentPolicy: the provider refused the content, by its code or by a 403 that says so.
 	ContentPolicy Reason = "content_policy"
 )
 

@@ -19,7 +19,7 @@ const (
 	foldedMax = 4096
 )
 
-// denialKey says which denials are equal.
+// denialKey says which denials are equal. What a client may choose freely is no part of it.
 type denialKey struct {
 	caller, token, model, code, reason string
 }
@@ -85,9 +85,7 @@ func (f *denialFold) flush() {
 // recordDenial writes a refused call and its decision record, or counts it with its equals.
 func (w *walk) recordDenial(ctx context.Context, refusal *Error) error {
 	body := w.event(nil, refusal)
-	refs := identityRefs(w.request.Identity)
-	key := denialKey{refs.TenantID + "|" + refs.PrincipalKind + "|" + refs.PrincipalID, w.request.Token, w.request.Facts.Model, string(refusal.Code), refusal.Details.Reason}
-	alone := w.denials.admit(key, func() (event decisions.Event) {
+	alone := w.denials.admit(w.denialKey(refusal), func() (event decisions.Event) {
 		var result decisions.Result
 		event.Result = &result
 		if err := json.Unmarshal(body, &event); err != nil {
@@ -99,6 +97,20 @@ func (w *walk) recordDenial(ctx context.Context, refusal *Error) error {
 		return nil
 	}
 	return w.Ledger.Refuse(ctx, w.request.Call, body)
+}
+
+// denialKey names what a denial is counted with. Models without candidates are one: their names are whatever a client makes up, and a
+// new one each time would never be counted.
+func (w *walk) denialKey(refusal *Error) denialKey {
+	refs := identityRefs(w.request.Identity)
+	key := denialKey{
+		caller: refs.TenantID + "|" + refs.PrincipalKind + "|" + refs.PrincipalID, token: w.request.Token,
+		code: string(refusal.Code), reason: refusal.Details.Reason,
+	}
+	if len(w.request.Candidates) > 0 {
+		key.model = w.request.Facts.Model
+	}
+	return key
 }
 
 // recordDenials writes one record for each kind of denial that was counted.

@@ -76,6 +76,28 @@ func TestEqualDenialsAreCounted(t *testing.T) {
 	})
 }
 
+// TestModelsThatAreMadeUpAreCountedTogether: a client in a loop over names cannot fill the journal either.
+func TestModelsThatAreMadeUpAreCountedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		for i := range 1000 {
+			request := hosted()
+			request.Facts.Model = fmt.Sprint("made-up-", i)
+			b.refused(request, CodeUnknownProvider, ReasonNoCandidates)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		records, err := b.ledger.Store().Tail(ctx, 2000)
+		if err != nil || len(records) != denialsPerSecond+1 {
+			t.Fatalf("%d records, %v, want %d", len(records), err, denialsPerSecond+1)
+		}
+		var last struct{ Result decisions.Result }
+		if err := json.Unmarshal(records[denialsPerSecond].Body, &last); err != nil || last.Result.Count != 1000-denialsPerSecond {
+			t.Errorf("the last record counts %d, %v, want %d", last.Result.Count, err, 1000-denialsPerSecond)
+		}
+	})
+}
+
 // TestACountedCallIsNotKept: the journal stands for it, and nothing is left to end.
 func TestACountedCallIsNotKept(t *testing.T) {
 	b := newBench(t, func(_ *Config, s *policy.Settings) { s.AllowedResidencies = &[]string{} })

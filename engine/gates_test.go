@@ -212,14 +212,28 @@ func TestACallerWhoLeavesBeforeTheCandidateIsContacted(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
+	refused := func(reason adapters.Reason, status int) Outcome {
+		return Outcome{Err: &adapters.Failure{Reason: reason, Status: status}}
+	}
+	stalled := func(reason adapters.Reason) Outcome {
+		outcome := refused(reason, 200)
+		outcome.Stalled, outcome.Output, outcome.Accepted = true, true, true
+		return outcome
+	}
 	for want, outcomes := range map[ledger.Health][]Outcome{
-		ledger.Healthy: {served, {}},
+		ledger.Healthy: {served, {}, {Stalled: true}},
 		ledger.Failing: {
-			failure(adapters.UpstreamError), failure(adapters.Connection), failure(adapters.Timeout), failure(adapters.Overloaded),
-			failure(adapters.StreamBroken), failure(adapters.Credential), failure(adapters.ModelMissing),
+			refused(adapters.UpstreamError, 500), refused(adapters.UpstreamError, 502), refused(adapters.UpstreamError, 200),
+			refused(adapters.UpstreamError, 307), refused(adapters.Overloaded, 503), refused(adapters.Overloaded, 529),
+			refused(adapters.Overloaded, 408), refused(adapters.Credential, 401), refused(adapters.Credential, 402),
+			refused(adapters.Connection, 0), refused(adapters.Timeout, 0), refused(adapters.Timeout, 200), refused(adapters.StreamBroken, 200),
 		},
 		ledger.Neutral: {
-			failure(adapters.RateLimited), failure(adapters.InvalidRequest), failure(adapters.ContentPolicy), failure(adapters.ContextLength),
+			refused(adapters.Credential, 403), refused(adapters.Credential, 200), refused(adapters.ModelMissing, 404), refused(adapters.ModelMissing, 0),
+			refused(adapters.Overloaded, 409), refused(adapters.Overloaded, 200), refused(adapters.RateLimited, 429),
+			refused(adapters.InvalidRequest, 400), refused(adapters.InvalidRequest, 418), refused(adapters.UpstreamError, 415),
+			refused(adapters.ContentPolicy, 403), refused(adapters.ContextLength, 400),
+			stalled(adapters.StreamBroken), stalled(adapters.Timeout), stalled(adapters.Connection),
 			{Err: ErrAborted}, {Err: errors.New("our own")}, {Err: ErrAborted, Output: true},
 		},
 	} {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -266,6 +267,8 @@ type forgetful struct {
 	ledger.Store
 	forgets atomic.Bool
 	commits bool
+	// late is after which time it commits all the same; 0 is never.
+	late time.Duration
 }
 
 func (s *forgetful) Update(ctx context.Context, decide func(ledger.Tx) error) error {
@@ -274,49 +277,77 @@ func (s *forgetful) Update(ctx context.Context, decide func(ledger.Tx) error) er
 	}
 	err := s.Store.Update(ctx, func(tx ledger.Tx) error {
 		if !s.commits {
-			tx = uncommitted{tx}
+			tx = uncommitted{tx, s.keep}
 		}
 		return decide(tx)
 	})
 	return cmp.Or(err, ledger.ErrUnknown)
 }
 
-// uncommitted is a transaction that comes to nothing.
-type uncommitted struct{ ledger.Tx }
+// keep commits what a transaction wanted to save when it is time for it.
+func (s *forgetful) keep(changes *ledger.Changes) {
+	if s.late == 0 {
+		return
+	}
+	time.AfterFunc(s.late, func() {
+		_ = s.Store.Update(context.Background(), func(tx ledger.Tx) error { return tx.Save(context.Background(), changes) }) // what comes of it, the ledger is asked for
+	})
+}
 
-func (uncommitted) Save(context.Context, *ledger.Changes) error { return nil }
+// uncommitted is a transaction that comes to nothing, as far as it knows.
+type uncommitted struct {
+	ledger.Tx
+	keep func(*ledger.Changes)
+}
 
-// A call whose admission nobody knows of is refused, and nothing is charged for it or stays held, whether it was made or not.
+func (u uncommitted) Save(_ context.Context, changes *ledger.Changes) error {
+	u.keep(changes)
+	return nil
+}
+
+// A call whose admission nobody knows of is refused, and nothing is charged for it or stays held, whether it was made, was not, or is
+// made only after it was first looked for.
 func TestAnUnknownAdmissionIsTakenBack(t *testing.T) {
-	for _, commits := range []bool{true, false} {
-		var store *forgetful
-		b := newBenchOn(t, func(s ledger.Store) ledger.Store {
-			store = &forgetful{Store: s, commits: commits}
-			return store
-		}, nil)
-		b.serve(called(1000, "one"), nil)
-		b.flush()
-		before, _, err := ledger.ReadAccount(ctx, store, ledger.Account{Scope: ledger.ScopeUser, ID: "alice", Unit: ledger.Tokens})
-		if err != nil {
-			t.Fatal(err)
-		}
-		store.forgets.Store(true)
-		request := called(1000, "one")
-		contacted, err := b.serve(request, nil)
-		var refusal *Error
-		if !errors.As(err, &refusal) || refusal.Details.Reason != ReasonUnavailable || len(contacted) != 0 {
-			t.Fatalf("committed %v: contacted %v, %v", commits, contacted, err)
-		}
-		b.flush()
-		b.wantBalance(ledger.ScopeUser, "alice", before.Used, 0)
-		call, err := store.Call(ctx, request.ID)
-		if commits && (err != nil || call.State != ledger.Failed || call.Attempts[0].Charge != ledger.Charge{}) || !commits && !errors.Is(err, ledger.ErrNotFound) {
-			t.Errorf("committed %v: %+v, %v", commits, call, err)
-		}
+	for name, test := range map[string]struct {
+		store *forgetful
+		made  bool
+	}{
+		"made":                  {&forgetful{commits: true}, true},
+		"not made":              {&forgetful{}, false},
+		"made half a second on": {&forgetful{late: 500 * time.Millisecond}, true},
+		"made four seconds on":  {&forgetful{late: 4 * time.Second}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := test.store
+				b := newBenchOn(t, func(s ledger.Store) ledger.Store {
+					store.Store = s
+					return store
+				}, nil)
+				b.serve(called(1000, "one"), nil)
+				b.flush()
+				before, _, err := ledger.ReadAccount(ctx, store, ledger.Account{Scope: ledger.ScopeUser, ID: "alice", Unit: ledger.Tokens})
+				if err != nil {
+					t.Fatal(err)
+				}
+				store.forgets.Store(true)
+				request := called(1000, "one")
+				contacted, err := b.serve(request, nil)
+				var refusal *Error
+				if !errors.As(err, &refusal) || refusal.Details.Reason != ReasonUnavailable || len(contacted) != 0 {
+					t.Fatalf("contacted %v, %v", contacted, err)
+				}
+				b.flush()
+				b.wantBalance(ledger.ScopeUser, "alice", before.Used, 0)
+				call, err := store.Call(ctx, request.ID)
+				if test.made && (err != nil || call.State != ledger.Failed || call.Attempts[0].Charge != ledger.Charge{}) || !test.made && !errors.Is(err, ledger.ErrNotFound) {
+					t.Errorf("%+v, %v", call, err)
+				}
+			})
+		})
 	}
 }
 
-// BenchmarkServe is the router's part of a call, with everything on but the provider: one candidate judged, held, settled.
 func BenchmarkServe(b *testing.B) {
 	store := memory.New(nil)
 	l, err := ledger.Open(ledger.Config{Store: store})

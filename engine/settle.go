@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,6 +22,8 @@ type Outcome struct {
 	Output bool
 	// Accepted says that the provider had begun to answer.
 	Accepted bool
+	// Stalled says that the consumer took its time, which may be why the provider ended the exchange.
+	Stalled bool
 	// Status is the provider's HTTP status, 0 if there was none.
 	Status int
 	// Usage is the provider's last report; nil if none arrived.
@@ -100,17 +103,33 @@ func ended(outcome Outcome) (ledger.Outcome, ledger.State) {
 	return recorded, ledger.Failed
 }
 
-// health is what an attempt's end says of its candidate. A rate limit cools it down by itself, and what the caller or this program did
-// says nothing of it.
+// health is what an attempt's end says of its candidate. A circuit is everybody's, so that only what no caller can bring about counts
+// against a candidate.
 func health(outcome Outcome) ledger.Health {
 	var failure *adapters.Failure
 	switch {
 	case outcome.Err == nil:
 		return ledger.Healthy
-	case errors.As(outcome.Err, &failure) && failure.Elsewhere() && failure.Reason != adapters.RateLimited:
+	case errors.As(outcome.Err, &failure) && !outcome.Stalled && faulty(failure):
 		return ledger.Failing
 	}
 	return ledger.Neutral
+}
+
+// faulty says whether a failure is clearly the candidate's own fault. A rate limit cools it down by itself. Of the 4xx, 401 and 402
+// are about the connection, and 408 is a time-out; 403, 404 and 409 may be about this one request.
+func faulty(failure *adapters.Failure) bool {
+	status := failure.Status
+	if status >= 400 && status <= 499 && status != http.StatusUnauthorized && status != http.StatusPaymentRequired && status != http.StatusRequestTimeout {
+		return false
+	}
+	switch failure.Reason {
+	case adapters.UpstreamError, adapters.Connection, adapters.Timeout, adapters.StreamBroken:
+		return true
+	case adapters.Overloaded, adapters.Credential:
+		return status < 200 || status > 299 // a success leads here by this program's own bounds, or by what the request asked for
+	}
+	return false
 }
 
 const (
@@ -153,20 +172,31 @@ func (r *Router) conclude(call uuid.UUID, ending ledger.Ending, consumption *led
 	})
 }
 
+// stateRetries are the pauses after which a hold that the ledger does not know is asked for again: a commit of which nobody knows may
+// still be under way, and lands within seconds if at all.
+var stateRetries = [...]time.Duration{time.Second, settleRetryMax}
+
 // takeBack ends an admission of which nobody knows whether it was made: its call is refused, and nothing may be charged for it. It is
-// tried until the ledger has ended the hold, or knows of none.
+// tried until the ledger has ended the hold, or has known of none for a while.
 func (w *walk) takeBack(hold uuid.UUID) {
 	ending := ledger.Ending{
 		Hold: hold, Token: 1, Unused: true, State: w.callState(ledger.Failed),
 		Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonUnavailable},
 	}
 	w.settling.Go(func() {
-		for pause := settleRetry; ; pause = w.longer(pause) {
+		pause, unknown := settleRetry, 0
+		for {
 			err := w.Ledger.Release(context.Background(), ending)
-			if !errors.Is(err, ledger.ErrUnavailable) && !errors.Is(err, ledger.ErrBusy) {
+			switch {
+			case errors.Is(err, ledger.ErrUnavailable) || errors.Is(err, ledger.ErrBusy):
+				time.Sleep(pause)
+				pause = w.longer(pause)
+			case errors.Is(err, ledger.ErrState) && !errors.Is(err, ledger.ErrExpired) && unknown < len(stateRetries):
+				time.Sleep(stateRetries[unknown])
+				unknown++
+			default:
 				return
 			}
-			time.Sleep(pause)
 		}
 	})
 }

@@ -214,13 +214,11 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 		w.tell(*w.replaced, hold.Replaced)
 	}
 	w.replaces, w.replaced = nil, nil
-	first := !w.counted
-	w.counted = true
 	grant := &Grant{Candidate: candidate, HonourRouting: decision.HonourRouting, router: w.Router, hold: hold, ttl: w.HoldTTL}
 	if grant.Provider, err = w.Resolver.Resolve(*candidate); err != nil {
-		w.counted = !first
 		return nil, w.missed(candidate, grant, err)
 	}
+	w.counted = true // only now: a miss gives back what it was counted as
 	return grant, nil
 }
 

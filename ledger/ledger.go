@@ -173,12 +173,10 @@ func (r Reserve) Of(unit Unit) *int64 {
 	case Credits:
 		return r.NanoCredits
 	case Calls: // whatever a call takes, it is one
-		return &oneCall
+		return new(int64(1))
 	}
 	return r.Tokens
 }
-
-var oneCall int64 = 1
 
 // Replacement ends a hold in the transaction that admits the next one.
 type Replacement struct {

@@ -147,7 +147,7 @@ func parseLength(text string) (time.Duration, error) {
 	}
 	length, err := time.ParseDuration(text)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %q must be a length such as 5h or 7d, rolling/LENGTH, fixed/LENGTH, month/ZONE or at-once", ErrWindow, text)
+		return 0, fmt.Errorf("%w: %q must be a length such as 5h or 7d, rolling/LENGTH, fixed/LENGTH or month/ZONE", ErrWindow, text)
 	}
 	return length, nil
 }

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -89,7 +91,7 @@ func (c *Config) complete() error {
 	for _, text := range []struct {
 		value    *string
 		standard string
-	}{{&c.Addr, "127.0.0.1:8080"}, {&c.Data, DefaultData}} {
+	}{{&c.Addr, "127.0.0.1:8080"}, {&c.Data, defaultData}} {
 		if *text.value == "" {
 			*text.value = text.standard
 		}
@@ -115,28 +117,57 @@ func (c *Config) complete() error {
 		c.Now = time.Now
 	}
 	if c.DatabaseURL == memoryURL {
-		return nil
+		return c.checkIsolation()
 	}
 	_, err := c.Database()
 	return err
 }
 
-// Database is where the ledger is kept. The clock of a server is its own, that of a file is the process's.
+// Database is where the ledger is kept, if that is a database. The clock of a server is its own, that of a file is the process's.
 func (c *Config) Database() (sqldb.Config, error) {
-	scheme, _, _ := strings.Cut(c.DatabaseURL, ":") // a URL may hold a password: only its scheme is shown
+	if err := c.checkIsolation(); err != nil {
+		return sqldb.Config{}, err
+	}
+	scheme, _, _ := strings.Cut(c.DatabaseURL, ":")
 	switch {
-	case c.Isolation != "" && c.Isolation != "serializable":
-		return sqldb.Config{}, fmt.Errorf("REGENT_DATABASE_ISOLATION=%q: want serializable, or nothing for READ COMMITTED", c.Isolation)
 	case c.DatabaseURL == "":
-		return sqldb.Config{Path: filepath.Join(cmp.Or(c.Data, DefaultData), "regent.db"), Now: c.Now}, nil
+		return sqldb.Config{Path: filepath.Join(cmp.Or(c.Data, defaultData), "regent.db"), Now: c.Now}, nil
+	case c.DatabaseURL == memoryURL:
+		return sqldb.Config{}, errors.New("REGENT_DATABASE_URL=memory: the ledger is in the gateway's memory, where there is nothing to migrate or to read")
 	case scheme != "postgres" && scheme != "postgresql":
-		return sqldb.Config{}, fmt.Errorf("REGENT_DATABASE_URL: %q is no kind of database that Regent knows: want postgres://USER:PASSWORD@HOST:PORT/DATABASE "+
-			"for PostgreSQL or CockroachDB, memory: for none, or nothing for SQLite in the data folder", scheme)
+		return sqldb.Config{}, fmt.Errorf("REGENT_DATABASE_URL: %swant postgres://USER:PASSWORD@HOST:PORT/DATABASE "+
+			"for PostgreSQL or CockroachDB, memory: for none, or nothing for SQLite in the data folder", unknownScheme(c.DatabaseURL))
 	}
 	return sqldb.Config{URL: c.DatabaseURL, Serializable: c.Isolation != ""}, nil
 }
 
-// DefaultData is the data folder where none is named.
-const DefaultData = "data"
+// checkIsolation refuses an isolation that is none, or that the store does not have: whoever asks for one relies on it.
+func (c *Config) checkIsolation() error {
+	switch {
+	case c.Isolation == "":
+		return nil
+	case c.Isolation != "serializable":
+		return fmt.Errorf("REGENT_DATABASE_ISOLATION=%q: want serializable, or nothing for READ COMMITTED", c.Isolation)
+	case c.DatabaseURL == "" || c.DatabaseURL == memoryURL:
+		return errors.New("REGENT_DATABASE_ISOLATION is for a database server, and REGENT_DATABASE_URL names none: leave it out")
+	}
+	return nil
+}
+
+// plainScheme is what a scheme may be made of.
+var plainScheme = regexp.MustCompile(`^[A-Za-z0-9+.-]+$`)
+
+// unknownScheme is the part of an error that tells which kind of database was asked for. Any text of a URL may be a password: only what
+// is clearly a scheme is shown.
+func unknownScheme(databaseURL string) string {
+	scheme, rest, _ := strings.Cut(databaseURL, ":")
+	if scheme == "memory" || plainScheme.MatchString(scheme) && strings.HasPrefix(rest, "//") {
+		return strconv.Quote(scheme) + " is no kind of database that Regent knows: "
+	}
+	return ""
+}
+
+// defaultData is the data folder where none is named.
+const defaultData = "data"
 
 const memoryURL = "memory:"

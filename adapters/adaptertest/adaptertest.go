@@ -157,6 +157,9 @@ func refusals(t *testing.T, start starter) {
 		`{"status": 400, "code": "content_filter"}`:          adapters.ContentPolicy,
 		`{"status": 401}`: adapters.Credential, `{"status": 402}`: adapters.Credential, `{"status": 403}`: adapters.Credential,
 		`{"status": 404}`: adapters.ModelMissing, `{"status": 408}`: adapters.Overloaded, `{"status": 409}`: adapters.Overloaded,
+		`{"status": 403, "code": "content_policy_violation"}`: adapters.ContentPolicy, `{"status": 404, "code": "flagged"}`: adapters.ModelMissing,
+		`{"status": 405}`: adapters.InvalidRequest, `{"status": 415}`: adapters.InvalidRequest, `{"status": 418}`: adapters.InvalidRequest,
+		`{"status": 451}`: adapters.InvalidRequest, `{"status": 499}`: adapters.InvalidRequest,
 		`{"status": 429, "retry_after": 7}`: adapters.RateLimited, `{"status": 500}`: adapters.UpstreamError, `{"status": 502}`: adapters.UpstreamError,
 		`{"status": 503}`: adapters.Overloaded, `{"status": 529}`: adapters.Overloaded, `{"status": 307}`: adapters.UpstreamError,
 	} {

@@ -93,8 +93,7 @@ func isError(root gjson.Result) bool {
 
 // reported is the failure that a success reports in its body.
 func (a *answer) reported(root gjson.Result, reason adapters.Reason) *adapters.Failure {
-	code := errorCode(root)
-	return &adapters.Failure{Reason: reasonOfCode(code, reason), Status: a.status, Code: code, Accepted: true}
+	return &adapters.Failure{Reason: reasonInside(root, reason), Status: a.status, Code: errorCode(root), Accepted: true}
 }
 
 // Status is the response's.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -32,14 +33,51 @@ func refused(response *http.Response) *adapters.Failure {
 	late := time.AfterFunc(errorTimeMax, func() { _ = response.Body.Close() })
 	body, _ := io.ReadAll(io.LimitReader(response.Body, errorBytesMax)) // what was read is enough
 	late.Stop()
-	code := errorCode(gjson.ParseBytes(body))
+	root := gjson.ParseBytes(body)
+	code := errorCode(root)
 	failure := &adapters.Failure{
 		Reason: reasonOf(response.StatusCode), Status: response.StatusCode, RetryAfter: retryAfter(response.Header), Code: code,
 	}
-	if failure.Reason == adapters.InvalidRequest {
+	switch {
+	case failure.Reason == adapters.InvalidRequest:
 		failure.Reason = reasonOfCode(code, failure.Reason)
+	case response.StatusCode == http.StatusForbidden && moderated(root):
+		failure.Reason = adapters.ContentPolicy
 	}
 	return failure
+}
+
+// moderated says whether the error of a 403 is about the prompt. OpenRouter, for one, has no code for that but words, and repeats the
+// prompt's flagged part. They are looked at and not kept.
+func moderated(root gjson.Result) bool {
+	if root.Get("error.metadata.flagged_input").Exists() {
+		return true
+	}
+	for _, path := range []string{"error.code", "error.type", "error.message"} {
+		text := moderationSpaces.Replace(strings.ToLower(root.Get(path).String()))
+		for _, word := range []string{"moderation", "flagged", "content policy", "content filter"} {
+			if strings.Contains(text, word) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// moderationSpaces has codes and sentences say the same.
+var moderationSpaces = strings.NewReplacer("_", " ", "-", " ")
+
+// reasonInside is the reason of an error that came inside a success, whose code may be the status that could not be sent any more:
+// what a request brought upon itself is then no fault of the provider's.
+func reasonInside(root gjson.Result, otherwise adapters.Reason) adapters.Reason {
+	status := root.Get("error.code")
+	if status.Type != gjson.Number || status.Num < 400 || status.Num > 499 {
+		return reasonOfCode(errorCode(root), otherwise)
+	}
+	if status.Num == http.StatusForbidden && moderated(root) {
+		return adapters.ContentPolicy
+	}
+	return reasonOf(int(status.Num))
 }
 
 // errorCode is the code of the error that a document reports, if a client may be shown it.
@@ -71,7 +109,8 @@ func reasonOf(status int) adapters.Reason {
 		return adapters.RateLimited
 	case http.StatusRequestTimeout, http.StatusConflict, http.StatusServiceUnavailable, 529:
 		return adapters.Overloaded
-	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+	}
+	if status >= 400 && status <= 499 { // whatever it is, the request that got it would get it again
 		return adapters.InvalidRequest
 	}
 	return adapters.UpstreamError

@@ -60,7 +60,8 @@ type Result struct {
 	// Code and Reason are the final ones of a refusal.
 	Code   string `json:"code,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// Count is how many equal denials this event stands for, if more than one.
+	// Count is how many equal denials this event stands for, if more than one. Those of models without candidates are equal whatever
+	// the model is called: the input names the last one.
 	Count int `json:"count,omitempty"`
 }
 

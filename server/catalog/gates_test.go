@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -52,6 +53,35 @@ func TestATokensOwnLimitsNarrowTheDefault(t *testing.T) {
 			{Account: ledger.Account{Scope: ledger.ScopeToken, ID: "alice/t", Unit: ledger.Calls}, Limits: want},
 		}) {
 			t.Errorf("%q and %q: the account has limits %+v, the call %+v", test.byDefault, test.own, limits, scopes)
+		}
+	}
+}
+
+// TestTokensOfOneNameHaveTheLeastConcurrency, whichever of them is asked about.
+func TestTokensOfOneNameHaveTheLeastConcurrency(t *testing.T) {
+	for written, want := range map[string][]ledger.Limit{
+		"4 7":     {{Window: ledger.AtOnce{}, Max: 4}},
+		"7 4":     {{Window: ledger.AtOnce{}, Max: 4}},
+		"4 4":     {{Window: ledger.AtOnce{}, Max: 4}},
+		"4 any":   {{Window: ledger.AtOnce{}, Max: 4}},
+		"any 4":   {{Window: ledger.AtOnce{}, Max: 4}},
+		"any any": nil,
+	} {
+		entries := []string{}
+		for i, concurrency := range strings.Fields(written) {
+			entry := fmt.Sprintf("{name: t, token: %q, concurrency: %s}", strings.Repeat(fmt.Sprint(i+1), 64), concurrency)
+			entries = append(entries, strings.Replace(entry, ", concurrency: any", "", 1))
+		}
+		text := strings.Replace(good, "{name: t, token: HASH}", strings.Join(entries, ", ")+", {name: u, token: HASH, concurrency: 1}", 1)
+		c, err := Parse("c.yaml", []byte(hashed(text)), noEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 { // a map is walked anyhow
+			got := c.Limits(ledger.Account{Scope: ledger.ScopeToken, ID: "alice/t", Unit: ledger.Calls})
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("%s: got %+v, want %+v", written, got, want)
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -141,6 +142,9 @@ func (l unitLimit) limit(parse func(string) (int64, error)) (limit ledger.Limit,
 	if limit.Window, err = ledger.ParseWindow(window); err != nil {
 		return limit, "window", err
 	}
+	if limit.Window == (ledger.AtOnce{}) { // what was used would count for nothing
+		return limit, "window", errors.New("at-once is for the concurrency of tokens alone")
+	}
 	for _, share := range []struct {
 		name    string
 		percent *float64
@@ -249,11 +253,7 @@ func (c *Catalogue) Limits(account ledger.Account) []ledger.Limit {
 			return user.Limits[account.Unit]
 		}
 	case ledger.ScopeToken:
-		for _, token := range c.tokens {
-			if token.ID() == account.ID {
-				return token.limits()[account.Unit]
-			}
-		}
+		return c.tokenLimits(account.ID)[account.Unit]
 	case ledger.ScopeTask:
 		return c.TaskLimits[account.Unit]
 	case ledger.ScopeGroup:
@@ -270,4 +270,16 @@ func (c *Catalogue) Limits(account ledger.Account) []ledger.Limit {
 		}
 	}
 	return nil
+}
+
+// tokenLimits are the least limits of the tokens that count together under an id: a token that is replaced may have had others.
+func (c *Catalogue) tokenLimits(id string) Limits {
+	var least Limits
+	var concurrency int64
+	for _, token := range c.tokens {
+		if token.Concurrency > 0 && (concurrency == 0 || token.Concurrency < concurrency) && token.ID() == id {
+			least, concurrency = token.limits(), token.Concurrency
+		}
+	}
+	return least
 }

@@ -3,6 +3,7 @@ package inference
 import (
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -177,9 +178,18 @@ const (
 // requests lists the caller's recent calls, newest first, all or by the client's own request id.
 func (i *Inference) requests(x *exchange) {
 	query := ledger.CallQuery{Owner: x.token.User.ID, Limit: requestsDefault}
-	for name, values := range x.r.URL.Query() {
+	parameters, err := url.ParseQuery(x.r.URL.RawQuery)
+	if err != nil {
+		x.fail(invalid("the query cannot be read"))
+		return
+	}
+	for name, values := range parameters {
 		switch name {
 		case "client_request_id":
+			if !clientID.MatchString(values[0]) {
+				x.fail(invalid("client_request_id must match " + clientID.String()))
+				return
+			}
 			query.ClientRequestID = values[0]
 		case "limit":
 			n, err := strconv.Atoi(values[0])

@@ -18,6 +18,10 @@ const (
 	openingMax = 256 << 10
 	// coolFor is how long a source is left alone after a 429 that does not say.
 	coolFor = 30 * time.Second
+	// stalledAfter is how long a client may keep a provider waiting before the provider's giving up may be the client's doing. Writes
+	// that take less than stallMin are not counted: a long answer is made of thousands that only a busy machine slows.
+	stalledAfter = time.Second
+	stallMin     = 10 * time.Millisecond
 )
 
 // errStopped ends calls when the server stops.
@@ -116,6 +120,8 @@ type attempt struct {
 	delivered   bool
 	outputBytes int64
 	outputParts int64
+	// stalled is how long the client kept the provider waiting.
+	stalled time.Duration
 }
 
 // clientGone gives the provider's answer its last time: what policy allows for learning the usage. A stream that has brought
@@ -185,7 +191,7 @@ func (a *attempt) take(event adapters.Event) {
 		a.answerWhole(event)
 	case !a.outcome.Output && !event.Kind.IsOutput() && event.Kind != adapters.Done && len(a.opening)+len(event.Relay) <= openingMax:
 		a.opening = append(a.opening, event.Relay...)
-		a.sent(a.stream.begin())
+		_ = a.timed(a.stream.begin) // which has noted that the client is gone
 	default:
 		a.relayEvent(event)
 	}
@@ -207,8 +213,7 @@ func (a *attempt) relayEvent(event adapters.Event) {
 	}
 	var err error
 	if len(relayed) > 0 {
-		err = a.stream.write(relayed)
-		a.sent(err)
+		err = a.timed(func() error { return a.stream.write(relayed) })
 	}
 	// A client may go as soon as it has the last event: whether it took it is what counts.
 	a.delivered = err == nil && event.Kind == adapters.Done
@@ -228,6 +233,19 @@ func (a *attempt) answerWhole(event adapters.Event) {
 	}
 	a.sent(err)
 	a.delivered = err == nil
+}
+
+// timed runs a write to the client, during which nothing is read from the provider, and notes whether the client still takes it and
+// how long it took over it.
+func (a *attempt) timed(write func() error) error {
+	began := time.Now()
+	err := write()
+	if took := time.Since(began); took >= stallMin {
+		a.stalled += took
+	}
+	a.outcome.Stalled = a.stalled >= stalledAfter
+	a.sent(err)
+	return err
 }
 
 // sent notes whether the client still takes what it is sent.

@@ -165,7 +165,7 @@ func TestAnInterruptedCommandFails(t *testing.T) {
 	where := func(name string) (string, bool) {
 		return map[string]string{"REGENT_DATA": folder}[name], name == "REGENT_DATA"
 	}
-	if err := verification.Run(interrupted, &environment{where, time.Now, io.Discard}); !errors.Is(err, context.Canceled) {
+	if err := verification.Run(interrupted, &environment{env: where, now: time.Now, stdout: io.Discard}); !errors.Is(err, context.Canceled) {
 		t.Errorf("verifying was interrupted: %v", err)
 	}
 }

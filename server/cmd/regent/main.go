@@ -42,12 +42,17 @@ var errInterrupted = errors.New("interrupted before the end")
 
 // run runs one command and returns its exit code.
 func run(args []string, env func(string) (string, bool), now func() time.Time, stdout, stderr io.Writer) int {
+	return (&environment{env: env, now: now, stdout: stdout}).run(args, stderr)
+}
+
+// run runs one command in the environment.
+func (e *environment) run(args []string, stderr io.Writer) int {
 	var commands cli
 	exited := -1
 	parser, err := kong.New(&commands,
 		kong.Name("regent"),
 		kong.Description("A governed gateway for AI models whose rules are Rego."),
-		kong.Writers(stdout, stderr),
+		kong.Writers(e.stdout, stderr),
 		kong.Exit(func(code int) { exited = code }),
 	)
 	if err != nil {
@@ -63,7 +68,7 @@ func run(args []string, env func(string) (string, bool), now func() time.Time, s
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	command.BindTo(ctx, (*context.Context)(nil))
-	return exitCode(stderr, command.Run(&environment{env, now, stdout}))
+	return exitCode(stderr, command.Run(e))
 }
 
 // exitCode says how a command ended. One that was interrupted has answered nothing: whoever verifies the ledger must not take it for
@@ -89,6 +94,8 @@ type environment struct {
 	env    func(string) (string, bool)
 	now    func() time.Time
 	stdout io.Writer
+	// serverNow replaces the clock of a database server, for tests whose clock stands still. nil is the server's own.
+	serverNow func() time.Time
 }
 
 type serveCmd struct{}

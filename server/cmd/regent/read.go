@@ -176,9 +176,6 @@ func (e *environment) open(ctx context.Context, readOnly bool) (ledger.Store, er
 	return server.OpenDatabase(ctx, database)
 }
 
-// serverClock replaces the clock of a database server, for tests whose clock stands still. nil is the server's own.
-var serverClock func() time.Time
-
 // database is where the gateway keeps its ledger.
 func (e *environment) database() (sqldb.Config, error) {
 	config, err := server.FromEnv(e.env)
@@ -188,7 +185,7 @@ func (e *environment) database() (sqldb.Config, error) {
 	config.Now = e.now
 	database, err := config.Database()
 	if database.URL != "" {
-		database.Now = serverClock
+		database.Now = e.serverNow
 	}
 	return database, err
 }

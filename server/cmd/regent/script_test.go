@@ -49,10 +49,11 @@ func TestMain(m *testing.M) {
 	}
 	testscript.Main(pgtest.Tests{M: m}, map[string]func(){
 		"regent": func() {
+			e := &environment{env: os.LookupEnv, now: scriptNow, stdout: os.Stdout}
 			if os.Getenv(nowVariable) != "" {
-				serverClock = scriptNow
+				e.serverNow = scriptNow
 			}
-			os.Exit(run(os.Args[1:], os.LookupEnv, scriptNow, os.Stdout, os.Stderr))
+			os.Exit(e.run(os.Args[1:], os.Stderr))
 		},
 	})
 }
