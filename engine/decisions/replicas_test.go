@@ -2,6 +2,7 @@ package decisions_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,11 +15,11 @@ import (
 // away is a store that cannot be read for a while.
 type away struct {
 	ledger.Store
-	is bool
+	is atomic.Bool
 }
 
 func (a *away) Streams(ctx context.Context) ([]ledger.Stream, error) {
-	if a.is {
+	if a.is.Load() {
 		return nil, ledger.ErrUnavailable
 	}
 	return a.Store.Streams(ctx)
@@ -81,13 +82,14 @@ func TestEachProcessShipsItsOwn(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		both()
-		leader.store.is, other.store.is = true, true
+		leader.store.is.Store(true)
+		other.store.is.Store(true)
 		leader.call()
 		other.call()
 		time.Sleep(time.Minute)
-		leader.store.is = false
+		leader.store.is.Store(false)
 		time.Sleep(time.Second)
-		other.store.is = false // it comes back later
+		other.store.is.Store(false) // it comes back later
 		time.Sleep(time.Minute)
 		both()
 		if n := len(leader.reports); n < 2 || leader.reports[0] == nil || leader.reports[n-1] != nil {
@@ -97,8 +99,10 @@ func TestEachProcessShipsItsOwn(t *testing.T) {
 		other.stop()
 		other.call() // it has died, and nobody has shipped this
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		leader.wantShipped(leader.out)
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		leader.want = append(leader.want, other.want[len(other.want)-2:]...)
 		leader.wantShipped(leader.out)
 		leader.stop()
