@@ -224,6 +224,9 @@ func (s *simulation) addOutage() {
 	s.outages = append(s.outages, span{from, from.Add(lasts)})
 }
 
+// firstLooks is when somebody has swept for certain: a step before anybody has looked at the clock cannot be told.
+const firstLooks = 30 * time.Second
+
 // addStep has the store's clock step by up to three hours.
 func (s *simulation) addStep() {
 	by := s.below(bearable)
@@ -233,7 +236,7 @@ func (s *simulation) addStep() {
 	if s.random.IntN(2) == 0 {
 		by = -by
 	}
-	s.steps = append(s.steps, step{s.start.Add(s.below(s.calmAfter)), by})
+	s.steps = append(s.steps, step{s.start.Add(firstLooks + s.below(s.calmAfter-firstLooks)), by})
 }
 
 // storeClock is the store's clock.
