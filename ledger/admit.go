@@ -285,15 +285,13 @@ func (op *admit) check(p *past, limit Limit, way way, n need, at time.Time, repl
 	return denial, nil
 }
 
-// findRecovery fills in when the denial ends. It needs the live holds of the account, which only a denial reads.
-func (e *LimitError) findRecovery(p *past, n need, at time.Time, replaced *HoldRow) (err error) {
+// findRecovery fills in when the denial ends. It needs the live holds of the account, which only an explanation reads.
+func (e *LimitError) findRecovery(p *past, n need, at time.Time, replaced *HoldRow) error {
 	if n.never() {
 		e.Structural = true
 		return nil
 	}
-	if n.holds, err = p.batch.standing(p.ctx, p.account, replaced); err != nil {
-		return err
-	}
+	n.holds = p.batch.standing(p.account, replaced)
 	recovers, ok, err := e.Window.recovery(p, at, n)
 	if err != nil {
 		return err
@@ -307,18 +305,12 @@ func (e *LimitError) findRecovery(p *past, n need, at time.Time, replaced *HoldR
 }
 
 // standing lists what the live holds of an account will post, by deadline. One that holds nothing posts nothing.
-func (b *batch) standing(ctx context.Context, account Account, except *HoldRow) ([]due, error) {
-	if _, loaded := b.rows.Standing[account]; !loaded {
-		if err := b.load(ctx, Keys{Standing: []Account{account}}); err != nil {
-			return nil, err
-		}
-	}
+func (b *batch) standing(account Account, except *HoldRow) (holds []due) {
 	ids := slices.Clone(b.rows.Standing[account])
 	for id := range b.changes.Holds {
 		ids = append(ids, id)
 	}
 	slices.SortFunc(ids, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
-	var holds []due
 	for _, id := range slices.Compact(ids) {
 		hold := b.rows.Holds[id]
 		reserved := hold.Reserve.Of(account.Unit)
@@ -328,7 +320,7 @@ func (b *batch) standing(ctx context.Context, account Account, except *HoldRow) 
 		holds = append(holds, due{at: hold.Deadline, amount: *reserved})
 	}
 	slices.SortFunc(holds, func(a, b due) int { return a.at.Compare(b.at) })
-	return holds, nil
+	return holds
 }
 
 // apply writes the admission: accounts, windows, hold, call, decision record.

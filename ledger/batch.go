@@ -70,41 +70,22 @@ func (b *batch) charge(ctx context.Context, mark Mark) (ChargeRow, bool, error) 
 	return charge, found && charge.Total == mark.Total, nil
 }
 
-// load reads further rows into the batch, without losing what it has changed. What is there already is not read again: most
-// operations of a batch stand on the same accounts.
-func (b *batch) load(ctx context.Context, keys Keys) error {
-	keys.Accounts = absent(b.rows.Accounts, keys.Accounts)
-	keys.Calls = absent(b.rows.Calls, keys.Calls)
-	if len(keys.Accounts)+len(keys.Calls)+len(keys.Standing) == 0 {
+// loadAccounts reads further accounts into the batch, without losing what it has changed.
+func (b *batch) loadAccounts(ctx context.Context, accounts []Account) error {
+	var keys Keys
+	for _, account := range accounts {
+		if _, known := b.rows.Accounts[account]; !known {
+			keys.Accounts = append(keys.Accounts, account)
+		}
+	}
+	if len(keys.Accounts) == 0 {
 		return nil
 	}
 	rows, err := b.tx.Load(ctx, keys)
-	if err != nil {
-		return err
+	if err == nil {
+		maps.Copy(b.rows.Accounts, rows.Accounts)
 	}
-	maps.Copy(b.rows.Accounts, rows.Accounts)
-	maps.Copy(b.rows.Calls, rows.Calls)
-	for id, row := range rows.Holds { // those that stand on an account
-		if _, changed := b.changes.Holds[id]; !changed {
-			b.rows.Holds[id] = row
-		}
-	}
-	if b.rows.Standing == nil {
-		b.rows.Standing = rows.Standing
-	} else {
-		maps.Copy(b.rows.Standing, rows.Standing)
-	}
-	return nil
-}
-
-// absent are the keys that have no row.
-func absent[K comparable, R any](rows map[K]R, keys []K) (missing []K) {
-	for _, key := range keys {
-		if _, found := rows[key]; !found {
-			missing = append(missing, key)
-		}
-	}
-	return missing
+	return err
 }
 
 func (b *batch) setAccount(account Account, row AccountRow) {

@@ -231,9 +231,9 @@ type Hold struct {
 // Admit sets an admission's reserve aside in all of its accounts, counts it under its rates and lets it through its circuit, or does
 // none of it, and commits its decision record with it.
 //
-// It returns a [*LimitError], a [*RateError] or a [*CircuitError] if a limit, a rate or a circuit denies it, a [*DuplicateError] if the call's idempotency key is taken, [ErrState] if
-// the call is over, [ErrInvalid], [ErrBusy], [ErrUnavailable] or [ErrClosed]. If ctx ends while the admission is being
-// written, its answer is returned all the same, so that the caller can release the hold.
+// It returns a [*LimitError], a [*RateError] or a [*CircuitError] if a limit, a rate or a circuit denies it, a [*DuplicateError] if the
+// call's idempotency key is taken, [ErrState] if the call is over, [ErrInvalid], [ErrBusy], [ErrUnavailable] or [ErrClosed]. If ctx
+// ends while the admission is being written, its answer is returned all the same, so that the caller can release the hold.
 func (l *Ledger) Admit(ctx context.Context, admission Admission) (Hold, error) {
 	if admission.TTL == 0 {
 		admission.TTL = l.config.TTL

@@ -295,7 +295,7 @@ func (op *prune) close(ctx context.Context, b *batch, records []Record) error {
 	for account := range body.Accounts {
 		accounts = append(accounts, account)
 	}
-	if err := b.load(ctx, Keys{Accounts: accounts}); err != nil {
+	if err := b.loadAccounts(ctx, accounts); err != nil {
 		return err
 	}
 	for account, closed := range body.Accounts {

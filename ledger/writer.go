@@ -177,8 +177,8 @@ func (l *Ledger) write() {
 }
 
 // commit runs a batch in one transaction and answers it. If the store refuses what was to be written, each operation is tried alone,
-// so that one takes no other with it; once refusalsMax have failed alone the store takes nothing, and the rest fail too. If it is not known
-// what became of the batch, nothing is tried again here: each caller knows whether its operation may be.
+// so that one takes no other with it; once refusalsMax have failed alone the store takes nothing, and the rest fail too. If it is not
+// known what became of the batch, nothing is tried again here: each caller knows whether its operation may be.
 func (l *Ledger) commit(waiting []*waiter) {
 	err := l.transact(waiting, noSweep)
 	if l.clock.isUntold() && !l.config.LeaveDue {
