@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/storage"
 )
@@ -25,8 +26,10 @@ type Activation struct {
 	rules     []Rule
 	declared  map[Denial]bool // the denials that rules may answer with
 	timeLimit time.Duration
+	compiler  *ast.Compiler
+	store     storage.Store
+	txn       storage.Transaction // of reading, for as long as the activation lives
 	query     rego.PreparedEvalQuery
-	txn       storage.Transaction
 }
 
 // Digest identifies the activation: SHA-256, in hex, of the bundles' names, paths and contents, and of the settings in

@@ -18,15 +18,23 @@ import (
 	"github.com/open-policy-agent/opa/v1/util"
 )
 
-// maxBundleBytes bounds what one bundle's files may hold together: OPA needs about 20 times as much memory for data, so 640 MB.
-const maxBundleBytes = 32 << 20
+// Bounds of one bundle.
+const (
+	MaxBundleBytes = 32 << 20 // of all files together: OPA needs about 20 times as much memory for data, so 640 MB
+	maxBundleFiles = 10_000   // files: OPA takes some 0.1 ms for each
+)
 
-// Bundle is a tree of files as OPA knows it: .manifest, modules, data.json or data.yaml, and, ours alone, schemas/.
+// Bundle is a tree of files as OPA knows it: .manifest, modules, data.json or data.yaml, and, ours alone, schemas/. Folders and
+// files whose names begin with a dot are not part of it, except for .manifest and .signatures.json at its root.
 type Bundle struct {
 	// Name labels the bundle in records and errors; lower-case letters, digits, dots, dashes and underscores. Required.
 	Name string
 	// FS holds the bundle at its root. It is read once, while loading. Required.
 	FS fs.FS
+	// Signing says by which keys the bundle has to be signed. nil takes it unsigned, and looks at no signature.
+	Signing *Signing
+	// Tested says that the bundle's tests have passed already, together with these very bundles, and need not be run again.
+	Tested bool
 }
 
 var bundleName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
@@ -34,7 +42,9 @@ var bundleName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 // unpacked is a bundle that was read and parsed.
 type unpacked struct {
 	name    string
-	files   map[string][]byte // what the activation is made of, by path; tests and other files are not
+	files   map[string][]byte // what the activation is made of, by path
+	tests   map[string][]byte // modules of tests, by path
+	tested  bool              // they have passed already
 	parsed  bundle.Bundle
 	schemas map[string]any // by path below schemas/, without its ending
 }
@@ -50,14 +60,21 @@ func unpack(source Bundle, reduced *ast.Capabilities) (*unpacked, []Problem) {
 	if source.FS == nil {
 		return nil, refuse("", "it has no files: FS is nil")
 	}
-	files, err := readFiles(source.FS)
+	all, err := readFiles(source.FS)
 	if err != nil {
 		return nil, refuse("", "%v", err)
 	}
+	if source.Signing != nil {
+		if err := source.Signing.verify(all); err != nil {
+			return nil, refuse(signaturesFile, "%v", err)
+		}
+	}
+	u := &unpacked{name: source.Name, tested: source.Tested, schemas: map[string]any{}}
+	u.files, u.tests = sorted(all)
+	files := u.files
 	if err := checkManifest(files[bundle.ManifestExt]); err != nil {
 		return nil, refuse(bundle.ManifestExt, "%v", err)
 	}
-	u := &unpacked{name: source.Name, files: files, schemas: map[string]any{}}
 	for _, name := range util.KeysSorted(files) {
 		key, isSchema := schemaKey(name)
 		if !isSchema && !isData(name) {
@@ -73,7 +90,7 @@ func unpack(source Bundle, reduced *ast.Capabilities) (*unpacked, []Problem) {
 	}
 	u.parsed, err = bundle.NewCustomReader(&fileLoader{files: files, names: util.KeysSorted(files)}).
 		WithBaseDir(source.Name).
-		WithSkipBundleVerification(true). // signatures are verified by whoever fetches a bundle
+		WithSkipBundleVerification(true). // it is done: what is read here is not all that was signed
 		WithProcessAnnotations(true).
 		WithRegoVersion(ast.RegoV1).
 		WithCapabilities(reduced).
@@ -84,8 +101,7 @@ func unpack(source Bundle, reduced *ast.Capabilities) (*unpacked, []Problem) {
 	return u, nil
 }
 
-// readFiles returns the files that an activation is made of. Tests stay outside: they need built-ins that policy must not
-// have, and a changed test changes no decision.
+// readFiles reads every file of a bundle. A link that leads out of the tree is for the tree to refuse; os.Root does.
 func readFiles(tree fs.FS) (map[string][]byte, error) {
 	files := make(map[string][]byte)
 	size := 0
@@ -93,31 +109,84 @@ func readFiles(tree fs.FS) (map[string][]byte, error) {
 		if err != nil {
 			return err
 		}
-		if entry.IsDir() || !belongs(name) {
+		if isHidden(name) {
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
 			return nil
 		}
-		content, err := fs.ReadFile(tree, name)
+		if entry.IsDir() {
+			return nil
+		}
+		if len(files) == maxBundleFiles {
+			return fmt.Errorf("it holds more than %d files: move what is no policy out of it", maxBundleFiles)
+		}
+		content, err := readFile(tree, name, MaxBundleBytes-size)
+		if errors.Is(err, errIsFolder) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
-		if size += len(content); size > maxBundleBytes {
-			return fmt.Errorf("it holds more than %d bytes: move data out of it", maxBundleBytes)
-		}
+		size += len(content)
 		files[name] = content
 		return nil
 	})
 	return files, err
 }
 
+var errIsFolder = errors.New("it is a folder")
+
+// readFile reads one file of at most so many bytes.
+func readFile(tree fs.FS, name string, most int) ([]byte, error) {
+	file, err := tree.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir(): // a link to a folder, whose files would be in the bundle twice
+		return nil, errIsFolder
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", name)
+	}
+	content, err := io.ReadAll(io.LimitReader(file, int64(most)+1))
+	if err == nil && len(content) > most {
+		err = fmt.Errorf("it holds more than %d bytes: move data out of it", MaxBundleBytes)
+	}
+	return content, err
+}
+
+// isHidden says whether a path is none of the bundle's: what version control, editors and mounted volumes keep beside the files.
+func isHidden(name string) bool {
+	base := path.Base(name)
+	return strings.HasPrefix(base, ".") && name != "." && name != bundle.ManifestExt && name != signaturesFile
+}
+
+// sorted keeps the files that an activation is made of, and apart from them its tests: a changed test changes no decision. What is
+// neither is left out.
+func sorted(all map[string][]byte) (files, tests map[string][]byte) {
+	files, tests = make(map[string][]byte), make(map[string][]byte)
+	for name, content := range all {
+		switch {
+		case strings.HasSuffix(name, testSuffix):
+			tests[name] = content
+		case belongs(name):
+			files[name] = content
+		}
+	}
+	return files, tests
+}
+
+// testSuffix is how the name of a module of tests ends.
+const testSuffix = "_test" + bundle.RegoExt
+
 func belongs(name string) bool {
-	if name == bundle.ManifestExt || isData(name) {
-		return true
-	}
-	if strings.HasSuffix(name, bundle.RegoExt) {
-		return !strings.HasSuffix(name, "_test"+bundle.RegoExt)
-	}
 	_, isSchema := schemaKey(name)
-	return isSchema
+	return name == bundle.ManifestExt || isData(name) || strings.HasSuffix(name, bundle.RegoExt) || isSchema
 }
 
 func isData(name string) bool {

@@ -1,6 +1,10 @@
 package policy
 
-import "github.com/open-policy-agent/opa/v1/ast"
+import (
+	"slices"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+)
 
 // The built-ins that policy may use. They are named one by one, since a list of forbidden ones lets in whatever the next
 // version of OPA adds: each is a function of its arguments alone, so that equal facts are decided equally, on every replica
@@ -45,8 +49,9 @@ var pureBuiltins = [][]string{
 	{"time.parse_duration_ns", "time.parse_ns", "time.parse_rfc3339_ns", "time.weekday"},
 }
 
-// capabilities returns what policy may be written with: the pure built-ins, Rego v1, and no host to fetch schemas from.
-func capabilities() *ast.Capabilities {
+// capabilities returns what policy may be written with: the pure built-ins without those that a host forbids, Rego v1, and no host to
+// fetch schemas from.
+func capabilities(forbidden []string) *ast.Capabilities {
 	pure := make(map[string]bool)
 	for _, names := range pureBuiltins {
 		for _, name := range names {
@@ -61,7 +66,7 @@ func capabilities() *ast.Capabilities {
 		AllowNet: []string{},
 	}
 	for _, builtin := range all.Builtins {
-		if pure[builtin.Name] {
+		if pure[builtin.Name] && !slices.Contains(forbidden, builtin.Name) {
 			reduced.Builtins = append(reduced.Builtins, builtin)
 		}
 	}

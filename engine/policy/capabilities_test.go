@@ -8,7 +8,7 @@ import (
 )
 
 func TestCapabilitiesArePure(t *testing.T) {
-	reduced := capabilities()
+	reduced := capabilities(nil)
 	named := slices.Concat(pureBuiltins...)
 	if len(reduced.Builtins) != len(named) {
 		t.Errorf("%d built-ins are named, this version of OPA has %d of them", len(named), len(reduced.Builtins))

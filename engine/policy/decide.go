@@ -151,6 +151,10 @@ func (w *stopwatch) look() {
 	}
 }
 
+func (f Facts) check() error {
+	return cmp.Or(checkCall(f.Call), checkIdentity(f.Identity), checkCandidate(f.Candidate), checkAttempts(f.Attempts))
+}
+
 func checkCall(c Call) error {
 	return cmp.Or(
 		checkText("call.model", c.Model),

@@ -56,6 +56,8 @@ func (p Problem) String() string {
 type LoadError struct {
 	// Problems holds at least one, ordered by bundle, file and line.
 	Problems []Problem
+	// Tests says that everything else is right, and tests of the bundles have not passed.
+	Tests bool
 }
 
 func (e *LoadError) Error() string {

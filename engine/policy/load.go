@@ -28,6 +28,8 @@ type Source struct {
 	Required []string
 	// TimeLimit bounds each decision. Defaults to DefaultTimeLimit.
 	TimeLimit time.Duration
+	// Forbidden built-ins, by name, are refused besides those that no policy may use. Optional.
+	Forbidden []string
 }
 
 // DefaultTimeLimit bounds a decision: some 500 times what one takes, and still far less than a caller notices.
@@ -38,18 +40,15 @@ const entryPoint = "data.regent.main.decision"
 // Load builds an activation aside: whatever is wrong is an error, and what is in force stays so. The error is a *LoadError
 // that names file and line where there is one, or the context's.
 func Load(ctx context.Context, source Source) (*Activation, error) {
-	reduced := capabilities()
+	reduced := capabilities(source.Forbidden)
 	bundles, problems := unpackAll(source.Bundles, reduced)
 	if len(problems) > 0 {
 		return nil, loadError(problems)
 	}
-	data := make(map[string]any)
-	for _, u := range bundles {
-		merge(data, u.parsed.Data)
-	}
+	data := dataOf(bundles)
 	settings, canonical, problems := overlay(data, bundles, source.Settings)
 	rules, more := collectRules(bundles, source.Required)
-	if problems = append(problems, more...); len(problems) > 0 {
+	if problems = append(append(problems, more...), oversized(bundles)...); len(problems) > 0 {
 		return nil, loadError(problems)
 	}
 	a := &Activation{
@@ -71,7 +70,19 @@ func Load(ctx context.Context, source Source) (*Activation, error) {
 		}
 		return nil, loadError([]Problem{{Text: err.Error()}})
 	}
+	if err := a.test(ctx, bundles, reduced); err != nil {
+		return nil, err
+	}
 	return a, nil
+}
+
+// dataOf is the data of all bundles, a copy whose objects may be changed.
+func dataOf(bundles []*unpacked) map[string]any {
+	data := make(map[string]any)
+	for _, u := range bundles {
+		merge(data, u.parsed.Data)
+	}
+	return data
 }
 
 func loadError(problems []Problem) error {
@@ -142,6 +153,32 @@ func (a *Activation) prepare(ctx context.Context, bundles []*unpacked, data map[
 	if err != nil {
 		return []Problem{{Text: err.Error()}}
 	}
+	compiler, problems := compile(ctx, bundles, modulesOf(bundles), reduced, store, txn)
+	if len(problems) > 0 {
+		return problems
+	}
+	a.compiler, a.store, a.txn = compiler, store, txn
+	if a.query, err = a.prepared(ctx, entryPoint); err != nil {
+		return []Problem{{Text: err.Error()}}
+	}
+	return nil
+}
+
+// prepared is a query that answers with terms.
+func (a *Activation) prepared(ctx context.Context, query string) (rego.PreparedEvalQuery, error) {
+	return rego.New(
+		rego.Query(query),
+		rego.Compiler(a.compiler),
+		rego.Store(a.store),
+		rego.Transaction(a.txn),
+		rego.StrictBuiltinErrors(true), // else a built-in that fails is undefined, and undefined denies nothing
+		rego.GenerateJSON(func(term *ast.Term, _ *rego.EvalContext) (any, error) { return term, nil }),
+	).PrepareForEval(ctx)
+}
+
+// compile checks the modules as `opa check --strict` does, by the schemas, and for what fails open.
+func compile(ctx context.Context, bundles []*unpacked, modules map[string]*ast.Module, reduced *ast.Capabilities,
+	store storage.Store, txn storage.Transaction) (*ast.Compiler, []Problem) {
 	var problems []Problem
 	compiler := ast.NewCompiler().
 		WithStageAfterID(ast.StageResolveRefs, ast.CompilerStageDefinition{
@@ -157,25 +194,10 @@ func (a *Activation) prepare(ctx context.Context, bundles []*unpacked, data map[
 		WithSchemas(schemasOf(bundles)).
 		WithUseTypeCheckAnnotations(true).
 		WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
-	if compiler.Compile(modulesOf(bundles)); compiler.Failed() {
+	if compiler.Compile(modules); compiler.Failed() {
 		problems = append(problems, problemsOf(compiler.Errors, "")...)
 	}
-	if len(problems) > 0 {
-		return problems
-	}
-	a.query, err = rego.New(
-		rego.Query(entryPoint),
-		rego.Compiler(compiler),
-		rego.Store(store),
-		rego.Transaction(txn),
-		rego.StrictBuiltinErrors(true), // else a built-in that fails is undefined, and undefined denies nothing
-		rego.GenerateJSON(func(term *ast.Term, _ *rego.EvalContext) (any, error) { return term, nil }),
-	).PrepareForEval(ctx)
-	if err != nil {
-		return []Problem{{Text: err.Error()}}
-	}
-	a.txn = txn
-	return nil
+	return compiler, problems
 }
 
 func schemasOf(bundles []*unpacked) *ast.SchemaSet {

@@ -155,7 +155,7 @@ func TestLoadRefusesAnOrganisationsBundle(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			files := maps.Clone(test.files)
 			_, err := policy.Load(context.Background(), policy.Source{Bundles: []policy.Bundle{
-				{Name: "regent", FS: policies.Files()}, org(files)}})
+				ours(), org(files)}})
 			refused(t, err, test.want)
 		})
 	}
@@ -181,10 +181,9 @@ func TestLoadRefusesASource(t *testing.T) {
 				t.Fatalf("%s holds no %q", name, old)
 			}
 			tree[name] = &fstest.MapFile{Data: []byte(changed)}
-			return policy.Source{Bundles: []policy.Bundle{{Name: "regent", FS: tree}}}
+			return policy.Source{Bundles: []policy.Bundle{{Name: "regent", FS: tree, Tested: true}}}
 		}
 	}
-	ours := policy.Bundle{Name: "regent", FS: policies.Files()}
 	for _, test := range []struct {
 		name   string
 		source func(*testing.T) policy.Source
@@ -194,12 +193,12 @@ func TestLoadRefusesASource(t *testing.T) {
 		{"no entry point", func(*testing.T) policy.Source {
 			return policy.Source{Bundles: []policy.Bundle{org(map[string]string{"org/x.rego": "package org\n\nx := 1\n"})}}
 		}, "data.regent.main.decision is not defined"},
-		{"no name", func(*testing.T) policy.Source { return policy.Source{Bundles: []policy.Bundle{{FS: ours.FS}}} }, `the name "" is not`},
+		{"no name", func(*testing.T) policy.Source { return policy.Source{Bundles: []policy.Bundle{{FS: ours().FS}}} }, `the name "" is not`},
 		{"no files", func(*testing.T) policy.Source { return policy.Source{Bundles: []policy.Bundle{{Name: "regent"}}} }, "FS is nil"},
-		{"the same twice", func(*testing.T) policy.Source { return policy.Source{Bundles: []policy.Bundle{ours, ours}} },
+		{"the same twice", func(*testing.T) policy.Source { return policy.Source{Bundles: []policy.Bundle{ours(), ours()}} },
 			"bundle regent: there are two bundles of this name"},
 		{"required rule", func(*testing.T) policy.Source {
-			return policy.Source{Bundles: []policy.Bundle{ours}, Required: []string{"allow_list", "org/weekdays"}}
+			return policy.Source{Bundles: []policy.Bundle{ours()}, Required: []string{"allow_list", "org/weekdays"}}
 		}, "the required rule org/weekdays is absent"},
 		{"allows an empty input", change("regent/main/main.rego", `default decision := {`,
 			`decision := {"allow": true, "denials": [], "honour_routing": false} if not input.now
@@ -216,7 +215,7 @@ default _unasked := {`), "data.regent.main.decision allows an empty input"},
 			`settlement.accepted_without_output is "guess"`},
 		{"negative drain", change("regent/settings/data.json", `10000`, `-1`), `settlement.drain_millis is -1`},
 		{"host's settings", func(*testing.T) policy.Source {
-			return policy.Source{Bundles: []policy.Bundle{ours}, Settings: policy.Settings{OpenRouterRouting: "honor"}}
+			return policy.Source{Bundles: []policy.Bundle{ours()}, Settings: policy.Settings{OpenRouterRouting: "honor"}}
 		}, `the host's settings: openrouter_routing is "honor"`},
 		{"no manifest", func(*testing.T) policy.Source {
 			return policy.Source{Bundles: []policy.Bundle{{Name: "org", FS: fstest.MapFS{"org/x.rego": {Data: []byte("package org\n")}}}}}
@@ -255,7 +254,7 @@ func TestLoadTakesSafeNegations(t *testing.T) {
 
 func TestLoadNamesEveryProblem(t *testing.T) {
 	_, err := policy.Load(context.Background(), policy.Source{Bundles: []policy.Bundle{
-		{Name: "regent", FS: policies.Files()},
+		ours(),
 		org(map[string]string{
 			"org/rules/b/b.rego": ruleNamed("b", "B2", "nowhere(input.now)"),
 			"org/rules/a/a.rego": ruleNamed("a", "A1", "not input.call.model in data.org.models"),
@@ -279,7 +278,7 @@ func TestLoadNamesEveryProblem(t *testing.T) {
 func TestLoadEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := policy.Load(ctx, policy.Source{Bundles: []policy.Bundle{{Name: "regent", FS: policies.Files()}}})
+	_, err := policy.Load(ctx, policy.Source{Bundles: []policy.Bundle{ours()}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
@@ -290,8 +289,8 @@ func TestANewFolderIsANewRule(t *testing.T) {
 	tree := copied(t)
 	tree["regent/rules/closed/closed.rego"] = &fstest.MapFile{Data: []byte(strings.ReplaceAll(closed, "org.rules", "regent.rules"))}
 	for name, source := range map[string]policy.Source{
-		"closed":     {Bundles: []policy.Bundle{{Name: "regent", FS: tree}}, Required: []string{"closed"}},
-		"org/closed": {Bundles: []policy.Bundle{{Name: "regent", FS: policies.Files()}, org(map[string]string{"org/rules/closed/closed.rego": closed})}, Required: []string{"org/closed"}},
+		"closed":     {Bundles: []policy.Bundle{{Name: "regent", FS: tree, Tested: true}}, Required: []string{"closed"}},
+		"org/closed": {Bundles: []policy.Bundle{ours(), org(map[string]string{"org/rules/closed/closed.rego": closed})}, Required: []string{"org/closed"}},
 	} {
 		activation, err := policy.Load(context.Background(), source)
 		if err != nil {
@@ -308,7 +307,7 @@ func TestANewFolderIsANewRule(t *testing.T) {
 func TestTestsAreNoPartOfAnActivation(t *testing.T) {
 	files := map[string]string{"org/rules/closed/closed.rego": closed}
 	before := load(t, policy.Source{Bundles: []policy.Bundle{org(files)}})
-	files["org/rules/closed/closed_test.rego"] = "package org.rules.closed_test\n\ntest_x if time.now_ns() > 0\n"
+	files["org/rules/closed/closed_test.rego"] = "package org.rules.closed_test\n\ntest_x if 1 > 0\n"
 	files["org/README.md"] = "Ours."
 	after := load(t, policy.Source{Bundles: []policy.Bundle{org(files)}})
 	if before.Digest() != after.Digest() {
@@ -322,8 +321,7 @@ func TestDigestIsOfNamesContentsAndSettings(t *testing.T) {
 	if again := load(t, policy.Source{Bundles: []policy.Bundle{org(files)}}); again.Digest() != base.Digest() {
 		t.Errorf("the same source has the digests %s and %s", base.Digest(), again.Digest())
 	}
-	ours := policy.Bundle{Name: "regent", FS: policies.Files()}
-	reversed, err := policy.Load(context.Background(), policy.Source{Bundles: []policy.Bundle{org(files), ours}})
+	reversed, err := policy.Load(context.Background(), policy.Source{Bundles: []policy.Bundle{org(files), ours()}})
 	if err != nil || reversed.Digest() != base.Digest() {
 		t.Errorf("the order of bundles changed the digest, %v", err)
 	}

@@ -182,7 +182,7 @@ func (c *collector) deny(rule *ast.Rule, name string) {
 
 // impure refuses what the compiler would let pass: print, which it erases, and the machine's own time zone.
 func (c *collector) impure(module *ast.Module) {
-	call := func(operator *ast.Term, operands []*ast.Term) {
+	walkCalls(module, func(operator *ast.Term, operands []*ast.Term) {
 		switch name := operator.String(); {
 		case name == ast.Print.Name:
 			c.refuse(operator.Loc(), "print may not be used in policy: records go elsewhere. Use it in tests only")
@@ -193,18 +193,6 @@ func (c *collector) impure(module *ast.Module) {
 				}
 			}
 		}
-	}
-	ast.WalkExprs(module, func(expr *ast.Expr) bool {
-		if terms, isCall := expr.Terms.([]*ast.Term); isCall {
-			call(terms[0], terms[1:])
-		}
-		return false
-	})
-	ast.WalkTerms(module, func(term *ast.Term) bool {
-		if terms, isCall := term.Value.(ast.Call); isCall {
-			call(terms[0], terms[1:])
-		}
-		return false
 	})
 }
 

@@ -3,17 +3,21 @@ package regent.main_test
 import data.regent.fixture_test as fixture
 import data.regent.main
 
+# Wherever a decision is looked at as a whole, rules of an organisation that may be loaded beside are put away.
 test_allows_what_no_rule_denies if {
-	decision := main.decision with input as fixture.input_document with data.regent.settings as fixture.settings
+	decision := main.decision with input as fixture.input_document
+		with data.regent.settings as fixture.settings
+		with data.org.rules as {}
 	decision == {"allow": true, "denials": set(), "honour_routing": false}
 }
 
 test_allows_by_the_default_settings if {
-	main.decision.allow with input as fixture.input_document
+	main.decision.allow with input as fixture.input_document with data.org.rules as {}
 }
 
 test_denies_with_the_name_of_the_folder if {
 	decision := main.decision with input as fixture.with_field("/candidate/enabled", false)
+		with data.org.rules as {}
 	decision.allow == false
 	some denial in decision.denials
 	denial == {
@@ -31,7 +35,7 @@ test_collects_every_denial if {
 		{"op": "replace", "path": "/candidate/enabled", "value": false},
 		{"op": "replace", "path": "/candidate/priced", "value": false},
 	])
-	decision := main.decision with input as document
+	decision := main.decision with input as document with data.org.rules as {}
 	{[denial.rule, denial.code] | some denial in decision.denials} == {
 		["availability", "SOURCE_DISABLED"],
 		["strict_budget", "SOURCE_UNPRICED"],
@@ -40,13 +44,15 @@ test_collects_every_denial if {
 
 test_collects_rules_of_the_organisation if {
 	denial := {"code": "CLOSED", "title": "Closed", "remedy": "Come back on Monday.", "terminal": true}
-	decision := main.decision with input as fixture.input_document with data.org.rules.weekdays.deny as {denial}
+	decision := main.decision with input as fixture.input_document
+		with data.org.rules as {"weekdays": {"deny": {denial}}}
 	decision.allow == false
 	decision.denials == {object.union(denial, {"rule": "org/weekdays"})}
 }
 
 test_denies_by_a_rule_that_answers_with_anything_else if {
-	decision := main.decision with input as fixture.input_document with data.org.rules.weekdays.deny as {"closed"}
+	decision := main.decision with input as fixture.input_document
+		with data.org.rules as {"weekdays": {"deny": {"closed"}}}
 	decision.allow == false
 	decision.denials == {{"rule": "org/weekdays", "malformed": "closed"}}
 }
@@ -55,6 +61,7 @@ test_honours_routing_only_if_the_settings_say_so if {
 	every setting, honoured in {"honour": true, "strip": false, "refuse": false, "unknown": false} {
 		decision := main.decision with input as fixture.input_document
 			with data.regent.settings.openrouter_routing as setting
+			with data.org.rules as {}
 		decision.honour_routing == honoured
 	}
 }
@@ -117,7 +124,7 @@ test_denies_null_except_where_it_means_unknown if {
 		_incomplete(main.decision) with input as fixture.with_field(field, null)
 	}
 	every field in _nullable {
-		main.decision.allow with input as fixture.with_field(field, null)
+		main.decision.allow with input as fixture.with_field(field, null) with data.org.rules as {}
 	}
 }
 
@@ -136,12 +143,12 @@ test_allows_empty_lists if {
 		{"op": "replace", "path": "/identity/groups", "value": []},
 		{"op": "replace", "path": "/candidate/modalities", "value": []},
 	])
-	main.decision.allow with input as document
+	main.decision.allow with input as document with data.org.rules as {}
 }
 
 test_denies_incomplete_attempts if {
 	attempt := {"source": "source-2", "provider": "openai", "reason": "timeout", "accounting": "api_key"}
-	main.decision.allow with input as fixture.with_field("/attempts", [attempt])
+	main.decision.allow with input as fixture.with_field("/attempts", [attempt]) with data.org.rules as {}
 	every field in object.keys(attempt) {
 		missing := json.remove(attempt, [field])
 		_incomplete(main.decision) with input as fixture.with_field("/attempts", [missing])
@@ -154,7 +161,7 @@ test_denies_incomplete_attempts if {
 # An input that is incomplete is denied whatever the rules would say, and they are not asked.
 test_denies_incomplete_input_without_asking_the_rules if {
 	_incomplete(main.decision) with input as fixture.without_field("/now") with data.regent.rules as {}
-	_incomplete(main.decision) with input as fixture.without_field("/now") with data.org.rules.closed.deny as {"closed"}
+	_incomplete(main.decision) with input as fixture.without_field("/now") with data.org.rules as {"closed": {"deny": {"closed"}}}
 }
 
 _incomplete(decision) if {
