@@ -28,11 +28,13 @@ const (
 // token or hold.
 type Diagnostics struct {
 	// Outcome is "allow", "deny" or "unknown_usage".
-	Outcome          string        `json:"outcome"`
-	SelectedProvider string        `json:"selectedProvider,omitempty"`
-	SelectedModel    string        `json:"selectedModel,omitempty"`
-	Attempts         []AttemptStep `json:"attempts"`
-	IdentityRefs     IdentityRefs  `json:"identityRefs"`
+	Outcome          string `json:"outcome"`
+	SelectedProvider string `json:"selectedProvider,omitempty"`
+	SelectedModel    string `json:"selectedModel,omitempty"`
+	// Selection names what ranked the candidates; empty if they were tried as they were given.
+	Selection    string        `json:"selection,omitempty"`
+	Attempts     []AttemptStep `json:"attempts"`
+	IdentityRefs IdentityRefs  `json:"identityRefs"`
 	// OpenRouterRoutingHonored says that the request's OpenRouter routing metadata may be passed on.
 	OpenRouterRoutingHonored bool   `json:"openRouterRoutingHonored"`
 	Residency                string `json:"residency,omitempty"`

@@ -80,6 +80,8 @@ const (
 	ReasonZeroCap = "zero_cap"
 	// ReasonPolicyFailed: policy gave no well-formed answer in time, which is a denial.
 	ReasonPolicyFailed = "policy_failed"
+	// ReasonSelectionFailed: policy put the candidates into no order.
+	ReasonSelectionFailed = "selection_failed"
 	// ReasonMiss: the resolver does not know the candidate.
 	ReasonMiss = "miss"
 	// ReasonNoCandidates: the model has no sources.

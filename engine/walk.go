@@ -26,7 +26,8 @@ type walk struct {
 	// walksOn says that a terminal denial ends nothing but its candidate. The caller's own limit ends the walk all the same.
 	walksOn bool
 
-	position  int // of the next candidate
+	given     []Candidate // in the order of the request; its own are in the order in which they are tried
+	position  int         // of the next candidate
 	steps     []step
 	attempts  []policy.Attempt // contacted and failed
 	contacted int
@@ -57,9 +58,6 @@ func (r *Router) newWalk(request *Request, walksOn bool) (*walk, error) {
 	if activation == nil {
 		return nil, &Error{Code: CodePolicy, Message: "no policy is active", Details: Details{Class: ClassUnavailable, Reason: ReasonPolicyFailed}}
 	}
-	if !walksOn && len(request.Candidates) > r.Attempts {
-		request.Candidates = request.Candidates[:r.Attempts]
-	}
 	w := &walk{Router: r, request: request, activation: activation, walksOn: walksOn, now: r.Now().UTC().Truncate(time.Microsecond)}
 	scopes := r.scopes(request, &Candidate{}) // whose limits are the same for every candidate
 	request.Facts.TokensBounded = request.MaxTokens != nil || limits(scopes, ledger.Tokens)
@@ -82,9 +80,7 @@ func (r *Request) complete() error {
 		return invalid(fmt.Sprintf("a call has at most %d candidates", candidatesMax))
 	}
 	for i := range r.Candidates {
-		if r.Candidates[i].Accounting == "" {
-			r.Candidates[i].Accounting = policy.ByAPIKey
-		}
+		r.Candidates[i].complete()
 	}
 	if r.Facts.Kind == "" {
 		r.Facts.Kind = Generation
@@ -102,10 +98,29 @@ func (r *Request) complete() error {
 	return nil
 }
 
+// complete fills in the facts that the rest of the candidate tells.
+func (c *Candidate) complete() {
+	if c.Accounting == "" {
+		c.Accounting = policy.ByAPIKey
+	}
+	if c.Price != nil && c.InputPrice == nil && c.OutputPrice == nil {
+		c.InputPrice, c.OutputPrice = &c.Price.UncachedInput, &c.Price.Output
+	}
+}
+
 // next goes on to the first candidate that every check allows. This is the one loop over candidates: policy, then the ledger,
 // then the resolver, and none of them is asked if the one before refused.
 func (w *walk) next(ctx context.Context) (*Grant, error) {
-	for w.position < len(w.request.Candidates) {
+	if w.given == nil {
+		if err := w.rank(ctx); err != nil {
+			return nil, err
+		}
+	}
+	most := len(w.request.Candidates)
+	if !w.walksOn {
+		most = min(most, w.Attempts)
+	}
+	for w.position < most {
 		if w.contacted == w.Attempts {
 			return nil, w.exhausted()
 		}
@@ -129,19 +144,9 @@ func (w *walk) next(ctx context.Context) (*Grant, error) {
 
 // decide asks policy. Anything but a well-formed allow is a denial.
 func (w *walk) decide(ctx context.Context, candidate *Candidate) (policy.Decision, *step) {
-	var decision policy.Decision
-	var err error
-	gone := w.desk.run(ctx, func() {
-		began := time.Now()
-		decision, err = w.judge.Decide(ctx, candidate.Candidate, w.attempts)
-		w.Meter.Judged(time.Since(began), decision, err)
-	})
-	err = cmp.Or(gone, err)
+	decision, err := w.judged(ctx, candidate)
 	if err != nil {
-		refusal := &Error{Code: CodePolicy, Message: "policy could not be evaluated", cause: err, Details: Details{Class: ClassPolicy, Reason: ReasonPolicyFailed}}
-		if errors.Is(err, policy.ErrLate) { // a busy machine, or a rule that runs away: another time may do
-			refusal.Details.Class = ClassCapacity
-		}
+		refusal := policyFailure("policy could not be evaluated", ReasonPolicyFailed, err)
 		return decision, &step{candidate: candidate, outcome: DeniedStep, reason: ReasonPolicyFailed, refusal: refusal, ends: !w.walksOn}
 	}
 	if decision.Allow {
@@ -163,6 +168,30 @@ func (w *walk) decide(ctx context.Context, candidate *Candidate) (policy.Decisio
 		denial.Details.RetryAfterMs = &ms
 	}
 	return decision, denied
+}
+
+// judged is what policy says of a candidate: what it is known to say, or else what it says now.
+func (w *walk) judged(ctx context.Context, candidate *Candidate) (decision policy.Decision, err error) {
+	began := time.Now()
+	decision, known := w.judge.Recall(candidate.Candidate, w.attempts)
+	if !known {
+		gone := w.desk.run(ctx, func() {
+			began = time.Now()
+			decision, err = w.judge.Decide(ctx, candidate.Candidate, w.attempts)
+		})
+		err = cmp.Or(gone, err)
+	}
+	w.Meter.Judged(time.Since(began), decision, err)
+	return decision, err
+}
+
+// policyFailure is the refusal of a call for which policy has no answer.
+func policyFailure(message, reason string, cause error) *Error {
+	refusal := &Error{Code: CodePolicy, Message: message, cause: cause, Details: Details{Class: ClassPolicy, Reason: reason}}
+	if errors.Is(cause, policy.ErrLate) { // a busy machine, or a rule that runs away: another time may do
+		refusal.Details.Class = ClassCapacity
+	}
+	return refusal
 }
 
 // comesFirst says which of two denials of one candidate is told: that the caller may not know the model before all others, so
@@ -231,12 +260,15 @@ func (w *walk) attemptID() (uuid.UUID, error) {
 	return uuid.NewV7()
 }
 
-// missed gives back what an unresolvable candidate was admitted with: together with the next admission, or at the end.
+// missed gives back what an unresolvable candidate was admitted with: together with the next admission, or at the end. What was
+// admitted without a hold has nothing to give back.
 func (w *walk) missed(candidate *Candidate, grant *Grant, err error) *step {
 	w.contacted--
-	w.replaces = &ledger.Replacement{Ending: ledger.Ending{
-		Hold: grant.hold.ID, Token: grant.hold.Token, Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonMiss}, Unused: true,
-	}}
+	if grant.hold.Token > 0 {
+		w.replaces = &ledger.Replacement{Ending: ledger.Ending{
+			Hold: grant.hold.ID, Token: grant.hold.Token, Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonMiss}, Unused: true,
+		}}
+	}
 	return &step{candidate: candidate, outcome: Miss, reason: ReasonMiss, refusal: &Error{
 		Code: CodeUnknownProvider, Message: "no provider is known for the candidate", cause: err,
 		Details: Details{Class: ClassCapacity, Reason: ReasonMiss},
@@ -371,6 +403,7 @@ func (w *walk) report(outcome string, grant *Grant) Diagnostics {
 	for _, step := range w.steps {
 		d.Attempts = append(d.Attempts, AttemptStep{step.candidate.Provider, step.candidate.Model, step.outcome, step.reason})
 	}
+	d.Selection = w.activation.Selection()
 	if grant != nil {
 		d.SelectedProvider, d.SelectedModel = grant.Candidate.Provider, grant.Candidate.Model
 		d.OpenRouterRoutingHonored = grant.HonourRouting && grant.Candidate.OpenRouterRouting
@@ -385,7 +418,7 @@ func (w *walk) report(outcome string, grant *Grant) Diagnostics {
 
 // event is the decision record: the facts of all candidates and how each fared. selected is nil for a refusal.
 func (w *walk) event(selected *Candidate, refusal *Error) []byte {
-	result := decisions.Result{Allow: selected != nil, Candidates: make([]decisions.Candidate, 0, len(w.request.Candidates))}
+	result := decisions.Result{Allow: selected != nil, Selection: w.activation.Selection(), Candidates: make([]decisions.Candidate, 0, len(w.request.Candidates))}
 	for _, s := range w.steps {
 		judged := decisions.Candidate{
 			Source: s.candidate.Source, Provider: s.candidate.Provider, Outcome: s.outcome, Reason: s.reason, Denials: s.denials,
@@ -404,14 +437,10 @@ func (w *walk) event(selected *Candidate, refusal *Error) []byte {
 	}
 	input := decisions.Input{
 		Now: policy.Nanos(w.now), Call: w.request.Facts, Identity: w.request.Identity,
-		Candidates: make([]policy.Candidate, 0, len(w.request.Candidates)), Attempts: append([]policy.Attempt{}, w.attempts...),
+		Candidates: factsOf(w.given), Attempts: append([]policy.Attempt{}, w.attempts...),
 	}
-	for i := range w.request.Candidates {
-		candidate := &w.request.Candidates[i]
-		input.Candidates = append(input.Candidates, candidate.Candidate)
-		if i >= w.position {
-			result.Candidates = append(result.Candidates, decisions.Candidate{Source: candidate.Source, Provider: candidate.Provider, Outcome: NotReached})
-		}
+	for _, candidate := range w.request.Candidates[w.position:] {
+		result.Candidates = append(result.Candidates, decisions.Candidate{Source: candidate.Source, Provider: candidate.Provider, Outcome: NotReached})
 	}
 	event := decisions.Event{
 		Labels: w.Labels, DecisionID: w.request.ID.String(), Bundles: map[string]decisions.Bundle{}, Path: decisions.DecisionPath,
@@ -425,4 +454,13 @@ func (w *walk) event(selected *Candidate, refusal *Error) []byte {
 		panic(fmt.Sprintf("engine: decision record: %v", err))
 	}
 	return body
+}
+
+// factsOf are the facts of candidates that policy sees.
+func factsOf(candidates []Candidate) []policy.Candidate {
+	facts := make([]policy.Candidate, len(candidates))
+	for i := range candidates {
+		facts[i] = candidates[i].Candidate
+	}
+	return facts
 }

@@ -179,7 +179,7 @@ func TestPolicyThatFailsIsADenial(t *testing.T) {
 	b := newBench(t, nil)
 	strict := false
 	activation, err := policy.Load(ctx, policy.Source{Settings: policy.Settings{Strict: &strict}, Bundles: []policy.Bundle{
-		{Name: "regent", FS: policies.Files()},
+		{Name: "regent", FS: policies.Files(), Tested: true},
 		{Name: "org", FS: fstest.MapFS{
 			".manifest": {Data: []byte(`{"roots": ["org"], "rego_version": 1}`)},
 			"org/rules/contradiction/contradiction.rego": {Data: []byte(contradiction)},

@@ -55,7 +55,9 @@ type Input struct {
 type Result struct {
 	Allow bool `json:"allow"`
 	// Selected is the source of the candidate that may serve the call; empty if none.
-	Selected   string      `json:"selected,omitempty"`
+	Selected string `json:"selected,omitempty"`
+	// Selection names what ranked the candidates; empty if they were tried in the order of the input.
+	Selection  string      `json:"selection,omitempty"`
 	Candidates []Candidate `json:"candidates"`
 	// Code and Reason are the final ones of a refusal.
 	Code   string `json:"code,omitempty"`

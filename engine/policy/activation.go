@@ -22,7 +22,9 @@ import (
 type Activation struct {
 	digest    string
 	revisions map[string]string
+	bundles   []*unpacked
 	settings  Settings
+	canonical []byte // the settings as the digest has them
 	rules     []Rule
 	declared  map[Denial]bool // the denials that rules may answer with
 	timeLimit time.Duration
@@ -33,6 +35,9 @@ type Activation struct {
 	decision, judgement rego.PreparedEvalQuery
 	judgementAt         string
 	memory              *memory // nil if nothing is remembered
+	// selection is the package that ranks candidates, and rank its query; empty and nil if there is none.
+	selection string
+	rank      *rego.PreparedEvalQuery
 }
 
 // Digest identifies the activation: SHA-256, in hex, of the bundles' names, paths and contents, and of the settings in

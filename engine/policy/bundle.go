@@ -71,9 +71,17 @@ func unpack(source Bundle, reduced *ast.Capabilities) (*unpacked, []Problem) {
 	}
 	u := &unpacked{name: source.Name, tested: source.Tested, schemas: map[string]any{}}
 	u.files, u.tests = sorted(all)
+	return u, u.parse(reduced)
+}
+
+// parse makes of files what is compiled.
+func (u *unpacked) parse(reduced *ast.Capabilities) []Problem {
+	refuse := func(file string, format string, args ...any) []Problem {
+		return []Problem{{Bundle: u.name, File: file, Text: fmt.Sprintf(format, args...)}}
+	}
 	files := u.files
 	if err := checkManifest(files[bundle.ManifestExt]); err != nil {
-		return nil, refuse(bundle.ManifestExt, "%v", err)
+		return refuse(bundle.ManifestExt, "%v", err)
 	}
 	for _, name := range util.KeysSorted(files) {
 		key, isSchema := schemaKey(name)
@@ -82,23 +90,24 @@ func unpack(source Bundle, reduced *ast.Capabilities) (*unpacked, []Problem) {
 		}
 		var content any
 		if err := util.Unmarshal(files[name], &content); err != nil {
-			return nil, refuse(name, "it is neither JSON nor YAML: %v", err)
+			return refuse(name, "it is neither JSON nor YAML: %v", err)
 		}
 		if isSchema {
 			u.schemas[key] = content
 		}
 	}
+	var err error
 	u.parsed, err = bundle.NewCustomReader(&fileLoader{files: files, names: util.KeysSorted(files)}).
-		WithBaseDir(source.Name).
+		WithBaseDir(u.name).
 		WithSkipBundleVerification(true). // it is done: what is read here is not all that was signed
 		WithProcessAnnotations(true).
 		WithRegoVersion(ast.RegoV1).
 		WithCapabilities(reduced).
 		Read()
 	if err != nil {
-		return nil, problemsOf(err, source.Name)
+		return problemsOf(err, u.name)
 	}
-	return u, nil
+	return nil
 }
 
 // readFiles reads every file of a bundle. A link that leads out of the tree is for the tree to refuse; os.Root does.

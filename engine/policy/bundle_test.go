@@ -44,6 +44,7 @@ func strict(t *testing.T) *ast.Compiler {
 	schemas := ast.NewSchemaSet()
 	for name, ref := range map[string]string{
 		"schemas/input/candidate.json": "schema.input.candidate",
+		"schemas/input/selection.json": "schema.input.selection",
 		"schemas/data/settings.json":   "schema.data.settings",
 	} {
 		schemas.Put(ast.MustParseRef(ref), treeOf(t, name))
@@ -155,6 +156,7 @@ func TestRulesAreDescribed(t *testing.T) {
 func TestSchemasAreTheTypes(t *testing.T) {
 	for name, sample := range map[string]any{
 		"schemas/input/candidate.json": policy.Facts{},
+		"schemas/input/selection.json": ranking{},
 		"schemas/data/settings.json":   policy.Settings{},
 	} {
 		var inSchema, inGo []string
@@ -166,6 +168,14 @@ func TestSchemasAreTheTypes(t *testing.T) {
 			t.Errorf("%s has\n%s\nGo has\n%s", name, strings.Join(inSchema, "\n"), strings.Join(inGo, "\n"))
 		}
 	}
+}
+
+// ranking is what a selection sees.
+type ranking struct {
+	Now        int64              `json:"now"`
+	Call       policy.Call        `json:"call"`
+	Identity   policy.Identity    `json:"identity"`
+	Candidates []policy.Candidate `json:"candidates"`
 }
 
 func schemaFields(schema any, at string, fields *[]string) {

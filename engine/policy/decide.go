@@ -74,10 +74,14 @@ func (j *Judge) Decide(ctx context.Context, candidate Candidate, attempts []Atte
 
 // document is the input document. What candidates share is built once.
 func (j *Judge) document(candidate Candidate, attempts []Attempt) ast.Object {
+	j.prepare()
+	return documentOf(j.now, j.call, j.identity, candidateTerm(candidate), attemptsTerm(attempts))
+}
+
+func (j *Judge) prepare() {
 	if j.now == nil {
 		j.now, j.call, j.identity = wholeTerm(j.facts.Now), callTerm(j.facts.Call), identityTerm(j.facts.Identity)
 	}
-	return documentOf(j.now, j.call, j.identity, candidateTerm(candidate), attemptsTerm(attempts))
 }
 
 // decide asks for a decision.

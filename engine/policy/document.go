@@ -33,6 +33,7 @@ var (
 	keyAttempts          = ast.StringTerm("attempts")
 	keyCall              = ast.StringTerm("call")
 	keyCandidate         = ast.StringTerm("candidate")
+	keyCandidates        = ast.StringTerm("candidates")
 	keyConnection        = ast.StringTerm("connection")
 	keyContextTokens     = ast.StringTerm("context_tokens")
 	keyCoolingUntil      = ast.StringTerm("cooling_until")
@@ -74,6 +75,20 @@ func documentOf(now, call, identity, candidate, attempts *ast.Term) ast.Object {
 		field{keyIdentity, identity},
 		field{keyCandidate, candidate},
 		field{keyAttempts, attempts},
+	)
+}
+
+// rankingOf is the document that a selection ranks by: the call as in every document, and all its candidates.
+func rankingOf(now, call, identity *ast.Term, candidates []Candidate) ast.Object {
+	terms := make([]*ast.Term, len(candidates))
+	for i, candidate := range candidates {
+		terms[i] = candidateTerm(candidate)
+	}
+	return ast.NewObject(
+		field{keyNow, now},
+		field{keyCall, call},
+		field{keyIdentity, identity},
+		field{keyCandidates, ast.ArrayTerm(terms...)},
 	)
 }
 

@@ -34,6 +34,9 @@ type Source struct {
 	Remembered int
 	// Forbidden built-ins, by name, are refused besides those that no policy may use. Optional.
 	Forbidden []string
+
+	// restored says that the source was an activation before, perhaps of another version of the program.
+	restored bool
 }
 
 // DefaultTimeLimit bounds a decision: some 500 times what one takes, and still far less than a caller notices.
@@ -48,12 +51,16 @@ const (
 // Load builds an activation aside: whatever is wrong is an error, and what is in force stays so. The error is a *LoadError
 // that names file and line where there is one, or the context's.
 func Load(ctx context.Context, source Source) (*Activation, error) {
-	reduced := capabilities(source.Forbidden)
-	bundles, problems := unpackAll(source.Bundles, reduced)
+	bundles, problems := unpackAll(source.Bundles, capabilities(source.Forbidden))
 	if len(problems) > 0 {
 		return nil, loadError(problems)
 	}
-	data := dataOf(bundles)
+	return load(ctx, source, bundles)
+}
+
+// load makes an activation of bundles that are parsed.
+func load(ctx context.Context, source Source, bundles []*unpacked) (*Activation, error) {
+	reduced, data := capabilities(source.Forbidden), dataOf(bundles)
 	settings, canonical, problems := overlay(data, bundles, source.Settings)
 	rules, more := collectRules(bundles, source.Required)
 	if problems = append(append(problems, more...), oversized(bundles)...); len(problems) > 0 {
@@ -64,6 +71,8 @@ func Load(ctx context.Context, source Source) (*Activation, error) {
 		revisions: make(map[string]string),
 		settings:  settings,
 		rules:     rules,
+		bundles:   bundles,
+		canonical: canonical,
 		timeLimit: cmp.Or(source.TimeLimit, DefaultTimeLimit),
 	}
 	for _, u := range bundles {
@@ -71,6 +80,9 @@ func Load(ctx context.Context, source Source) (*Activation, error) {
 	}
 	main, isUnion := entryPointAt(bundles)
 	observed, problems := a.prepare(ctx, bundles, data, reduced)
+	if len(problems) == 0 {
+		problems = a.prepareSelection(ctx)
+	}
 	if len(problems) > 0 {
 		return nil, loadError(problems)
 	}
@@ -79,7 +91,11 @@ func Load(ctx context.Context, source Source) (*Activation, error) {
 			return nil, loadError([]Problem{{Text: err.Error()}})
 		}
 	}
-	if err := a.probe(ctx, main); err != nil {
+	err := a.probe(ctx, main)
+	if err == nil && !source.restored {
+		err = cmp.Or(a.probeOrdinary(ctx), a.probeSelection(ctx))
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -291,8 +307,7 @@ func inheriting(schemas []*ast.SchemaAnnotation) *ast.Module {
 	return ast.MustParseModuleWithOpts(text+"package org\n", ast.ParserOptions{ProcessAnnotation: true, RegoVersion: ast.RegoV1})
 }
 
-// probe asks about nothing at all, which must be refused, and learns from the answer how the entry point itself refuses. Then it asks
-// about an ordinary call, whose facts must be complete and decided in time.
+// probe asks about nothing at all, which must be refused, and learns from the answer how the entry point itself refuses.
 func (a *Activation) probe(ctx context.Context, main Rule) error {
 	decision, err := a.decide(ctx, &a.decision, ast.NewObject())
 	switch {
@@ -322,12 +337,12 @@ func (a *Activation) probe(ctx context.Context, main Rule) error {
 	for _, rule := range a.rules {
 		a.declared[rule.denial()] = true
 	}
-	return a.probeOrdinary(ctx, decision.Denials)
+	return nil
 }
 
 // probeOrdinary asks about an ordinary call. Any decision will do, and so will one that fails for what this very call is; but none that
 // finds the document incomplete, which would be the program's own, and none that takes too long.
-func (a *Activation) probeOrdinary(ctx context.Context, incomplete []Denial) error {
+func (a *Activation) probeOrdinary(ctx context.Context) error {
 	input := ordinary.document()
 	decision, err := a.decide(ctx, &a.decision, input)
 	if errors.Is(err, ErrLate) { // once more: the machine may have been busy
@@ -336,7 +351,7 @@ func (a *Activation) probeOrdinary(ctx context.Context, incomplete []Denial) err
 	switch {
 	case errors.Is(err, ErrLate):
 		return fmt.Errorf("a decision on an ordinary call takes longer than %v: %s", a.timeLimit, a.slowest(input))
-	case err == nil && slices.Equal(decision.Denials, incomplete):
+	case err == nil && slices.ContainsFunc(decision.Denials, func(d Denial) bool { return d.Rule == mainRule }):
 		return fmt.Errorf("%s finds the facts of a call incomplete that this program gives it: the bundle is for another version of the program",
 			entryPoint)
 	}
