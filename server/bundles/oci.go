@@ -27,6 +27,9 @@ const layerSuffix = "tar+gzip"
 // manifestTypes are those of one image.
 var manifestTypes = []string{ocispec.MediaTypeImageManifest, "application/vnd.docker.distribution.manifest.v2+json"}
 
+// manifestBytesMax bounds a manifest, whose size the registry says: as much as registries take.
+const manifestBytesMax = 4 << 20
+
 // image is a bundle in a registry: an image with one layer, its tarball.
 type image struct {
 	place  catalog.BundleSource
@@ -108,6 +111,9 @@ func layerOf(ctx context.Context, repository *remote.Repository, described ocisp
 	if !slices.Contains(manifestTypes, described.MediaType) {
 		return layer, wrong(ErrImage, "name one image, by its tag or digest", "it is a list of images, or something else")
 	}
+	if described.Size < 0 || described.Size > manifestBytesMax {
+		return layer, wrong(ErrTooLarge, "name one image of a bundle", "its manifest is larger than any")
+	}
 	text, err := content.FetchAll(ctx, repository.Manifests(), described)
 	if err != nil {
 		return layer, err
@@ -143,8 +149,6 @@ func ofRegistry(err error) error {
 		return refused(http.StatusNotFound)
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
 		return refused(http.StatusUnauthorized)
-	case errors.Is(err, errdef.ErrSizeExceedsLimit):
-		return wrong(ErrTooLarge, "name one image of a bundle", "its manifest is larger than any")
 	case errors.Is(err, content.ErrMismatchedDigest), errors.Is(err, content.ErrTrailingData), errors.Is(err, content.ErrInvalidDescriptorSize):
 		return wrong(ErrNotUnderstood, "the registry is at fault; it is asked again", "what came is not what the digest names")
 	}

@@ -189,7 +189,7 @@ func kindOf(err error) *Error {
 		return wrong(ErrUnreachable, "name the server as its certificate does", "the server's certificate is that of another name")
 	case errors.As(err, &certificate):
 		return wrong(ErrUnreachable, "see whether it has expired", "the server's certificate is not accepted")
-	case errors.As(err, &record):
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return wrong(ErrUnreachable, "see whether the address is right", "the server does not speak TLS")
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return wrong(ErrUnreachable, "see whether the server runs", "it is refused")

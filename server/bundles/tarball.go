@@ -24,7 +24,7 @@ const (
 func untar(compressed io.Reader) (*tree, error) {
 	inflated, err := gzip.NewReader(compressed)
 	if err != nil {
-		return nil, notTarball(err)
+		return nil, notTarball(gzip.ErrHeader)
 	}
 	bounded := &bound{from: inflated, left: inflatedMax}
 	var found gathered
@@ -57,7 +57,7 @@ func notTarball(err error) error {
 	}
 	what := "it is broken" // what the reader says may hold a part of it
 	switch {
-	case errors.Is(err, gzip.ErrHeader), errors.Is(err, io.EOF):
+	case errors.Is(err, gzip.ErrHeader):
 		what = "it is not compressed by gzip"
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		what = "it ends too early"
