@@ -80,6 +80,9 @@ func (s *Server) report() healthReport {
 	errors[policyComponent] = s.policyErr()
 	for _, bundle := range s.bundles.States() {
 		errors[bundlePrefix+bundle.Name] = bundle.Err
+		if bundle.Err == nil && !bundle.There {
+			errors[bundlePrefix+bundle.Name] = errLooking
+		}
 	}
 	report := healthReport{Status: ok, Components: map[string]componentReport{}}
 	for component, err := range errors {

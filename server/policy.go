@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"regent/engine/policy"
+	"regent/server/bundles"
 	"regent/server/catalog"
 	"regent/server/metrics"
 )
@@ -22,6 +23,9 @@ type activating struct {
 	asked chan struct{}
 	// building lets one activation at a time be built, so that none counts that was made of older parts than the one before.
 	building sync.Mutex
+	// begun counts what was built, and of is what was built last: a catalogue and versions of bundles. building guards them.
+	begun int64
+	of    parts
 	// tested are the versions of the bundles in force, whose tests have passed together. building guards it.
 	tested map[string]string
 
@@ -29,6 +33,27 @@ type activating struct {
 	// err is why what was built last does not count; nil if it does.
 	err                error
 	activated, refused int64
+}
+
+// parts are what a policy is built of.
+type parts struct {
+	catalogue *catalog.Catalogue
+	versions  map[string]string
+}
+
+func (p parts) same(other parts) bool {
+	return p.catalogue == other.catalogue && maps.Equal(p.versions, other.versions)
+}
+
+// mark says of bundles that are those in force that their tests have passed: other settings need no tests. With another one beside it
+// no bundle is tested, since it may rely on that one. a.building is locked.
+func (a *activating) mark(snapshot bundles.Snapshot) {
+	if !maps.Equal(snapshot.Versions, a.tested) {
+		return
+	}
+	for i := range snapshot.Bundles {
+		snapshot.Bundles[i].Tested = true
+	}
 }
 
 // askForPolicy has the policy built again, soon and elsewhere.
@@ -49,18 +74,20 @@ func (s *Server) keepPolicy(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.activating.asked:
-			s.activate(ctx)
+			s.activate(ctx, onlyIfChanged)
 		}
 	}
 }
 
-// Activate has all bundles looked at and the policy built again. If it does not load, the last good one stays.
+// Activate has all bundles looked at and the policy built again, also of what seems not to have changed. If it does not load, the last
+// good one stays.
 func (s *Server) Activate() {
 	s.activating.building.Lock()
 	s.bundles.Follow(s.catalogue.Current().Bundles)
+	begun := s.activating.begun
 	s.activating.building.Unlock()
 	s.bundles.Look(context.Background()) // each look is bounded by itself
-	s.activate(context.Background())
+	s.activate(context.Background(), begun)
 }
 
 // Reload has the catalogue and all bundles read again, and the policy built again.
@@ -69,27 +96,28 @@ func (s *Server) Reload() {
 	s.Activate()
 }
 
+// onlyIfChanged is never how many policies were begun.
+const onlyIfChanged = -1
+
 // activate builds the policy of the catalogue that counts and makes it count, if it is another than the one in force. As long as a
 // bundle is missing, and if what was built does not load, the last good one stays: never one of an old and a new catalogue. Health
-// says what is wrong.
-func (s *Server) activate(ctx context.Context) {
+// says what is wrong. What was built last is not built again, unless no policy was begun since so many were.
+func (s *Server) activate(ctx context.Context, since int64) {
 	s.activating.building.Lock()
 	defer s.activating.building.Unlock()
-	select {
-	case <-s.activating.asked: // whatever was asked for until now is what is built now
-	default:
-	}
 	catalogue := s.catalogue.Current()
 	s.bundles.Follow(catalogue.Bundles)
 	snapshot, err := s.bundles.Snapshot()
 	if err != nil {
 		return // the set says itself which bundle is missing, and tells when it has come
 	}
-	if maps.Equal(snapshot.Versions, s.activating.tested) {
-		for i := range snapshot.Bundles {
-			snapshot.Bundles[i].Tested = true
-		}
+	of := parts{catalogue, snapshot.Versions}
+	if of.same(s.activating.of) && s.activating.begun != since {
+		return
 	}
+	s.activating.begun++
+	s.activating.of = of
+	s.activating.mark(snapshot)
 	activation, err := policy.Load(ctx, policy.Source{
 		Bundles: snapshot.Bundles, Settings: catalogue.Settings, Required: catalogue.RequiredRules, TimeLimit: policyTimeLimit,
 	})
@@ -133,7 +161,10 @@ func (s *Server) refusePolicy(err error) {
 	s.activating.err = err
 }
 
-var errLoading = errors.New("the policy is being loaded")
+var (
+	errLoading = errors.New("the policy is being loaded")
+	errLooking = errors.New("the bundle is being looked for")
+)
 
 // policyErr says why the policy of the catalogue and the bundles as they are now does not count; nil if it does.
 func (s *Server) policyErr() error {

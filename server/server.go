@@ -74,7 +74,7 @@ func New(config Config) (_ *Server, err error) {
 	if err := s.openCatalogue(); err != nil {
 		return nil, err
 	}
-	s.activate(context.Background())
+	s.activate(context.Background(), onlyIfChanged)
 	if err := s.openLedger(); err != nil {
 		return nil, err
 	}
