@@ -439,7 +439,7 @@ func TestBundlesComeAndGoWithTheCatalogue(t *testing.T) {
 	})
 }
 
-// TestABundleInPlaceOfTheShippedOne.
+// TestABundleInPlaceOfTheShippedOne counts alone, and is watched as any other is.
 func TestABundleInPlaceOfTheShippedOne(t *testing.T) {
 	folder := t.TempDir()
 	if err := os.CopyFS(folder, os.DirFS("../policies")); err != nil {

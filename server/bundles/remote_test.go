@@ -127,7 +127,6 @@ func TestAddressesThatFail(t *testing.T) {
 	away := httptest.NewServer(http.NotFoundHandler())
 	away.Close()
 	tls := httptest.NewUnstartedServer(http.NotFoundHandler())
-	tls.Config.ErrorLog = nil
 	tls.Config.ErrorLog = quiet()
 	tls.StartTLS()
 	defer tls.Close()
@@ -169,13 +168,13 @@ func TestAddressesThatFail(t *testing.T) {
 		"no HTTP":           {"", raw("ECHO\r\n\r\n"), ErrNotUnderstood, "see whether the address"},
 		"a strange status":  {"", raw("HTTP/1.1 ECHO\r\n\r\n"), ErrNotUnderstood, "see whether the address"},
 		"a long header":     {"", raw("HTTP/1.1 200 OK\r\nX-Echo: " + strings.Repeat("ECHO", 30_000) + "\r\n\r\n"), ErrNotUnderstood, "see whether the address"},
-		"a loop":            {"", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/again?ECHO", 302) }, ErrRedirect, "more than 5 times"},
-		"another scheme":    {"", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "file:///etc/passwd", 302) }, ErrRedirect, "neither http nor https"},
+		"a loop":            {"", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/again?ECHO", http.StatusFound) }, ErrRedirect, "more than 5 times"},
+		"another scheme":    {"", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "file:///etc/passwd", http.StatusFound) }, ErrRedirect, "neither http nor https"},
 		"no location": {"", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "http://%zz/"+r.Header.Get("Authorization"))
 			w.WriteHeader(302)
 		}, ErrNotUnderstood, ""},
-		"metadata":          {"", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://169.254.169.254/", 302) }, ErrUnreachable, "metadata service"},
+		"metadata":          {"", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://169.254.169.254/", http.StatusFound) }, ErrUnreachable, "metadata service"},
 		"nobody":            {away.URL, nil, ErrUnreachable, "it is refused: see whether the server runs"},
 		"no such name":      {"http://canary.invalid", nil, ErrUnreachable, "the server's name is not found"},
 		"no TLS":            {strings.Replace(server.URL, "http:", "https:", 1), nil, ErrUnreachable, "the server does not speak TLS"},
@@ -239,10 +238,10 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// TestNoRedirectLeavesTLS.
+// TestNoRedirectLeavesTLS: what was asked for by TLS is not taken without it.
 func TestNoRedirectLeavesTLS(t *testing.T) {
 	plain := newOrigin(t, sends(packed(t, small), ""))
-	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, plain.URL, 302) }))
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, plain.URL, http.StatusFound) }))
 	defer secure.Close()
 	from := newAddress(secure.URL, "", hasty)
 	from.client.Transport.(*http.Transport).TLSClientConfig = secure.Client().Transport.(*http.Transport).TLSClientConfig
