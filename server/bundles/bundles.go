@@ -5,8 +5,8 @@
 // itself, and says when there is one. What it hands out is a snapshot that never changes: nobody can exchange a file while it is
 // loaded. It verifies no signature, loads no policy and decides nothing; package engine/policy does.
 //
-// An error says where, what was wrong and what to do, and tells no credential, no query of an address, and nothing that another
-// side has said.
+// An error says where, what was wrong and what to do. It tells no credential and no query of an address, and of what another side has
+// said nothing but paths within a bundle.
 package bundles
 
 import (

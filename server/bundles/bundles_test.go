@@ -45,7 +45,7 @@ type entry struct {
 }
 
 // tarred packs entries as they are.
-func tarred(t *testing.T, entries ...entry) []byte {
+func tarred(t testing.TB, entries ...entry) []byte {
 	t.Helper()
 	var packed bytes.Buffer
 	compressed := gzip.NewWriter(&packed)
@@ -73,7 +73,7 @@ func tarred(t *testing.T, entries ...entry) []byte {
 func file(name, content string) entry { return entry{tar.Header{Name: name}, content} }
 
 // packed packs files as `opa build` does.
-func packed(t *testing.T, files map[string]string) []byte {
+func packed(t testing.TB, files map[string]string) []byte {
 	t.Helper()
 	var entries []entry
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -254,9 +254,8 @@ func TestABombStopsAtTheBound(t *testing.T) {
 }
 
 func FuzzUntar(f *testing.F) {
-	t := &testing.T{}
-	f.Add(packed(t, small))
-	f.Add(tarred(t, file("../x", "y"), file("a", "b"), file("a", "c")))
+	f.Add(packed(f, small))
+	f.Add(tarred(f, file("../x", "y"), file("a", "b"), file("a", "c")))
 	f.Add([]byte{0x1f, 0x8b})
 	f.Fuzz(func(t *testing.T, content []byte) {
 		tree, err := untar(bytes.NewReader(content))
