@@ -44,7 +44,7 @@ func untar(compressed io.Reader) (*tree, error) {
 		return nil, notTarball(err)
 	}
 	if len(found.files) == 0 {
-		return nil, wrong(ErrNotTarball, "make it by `regent policy build` or `opa build`", "it holds no file")
+		return nil, wrong(ErrNotTarball, "make it by `regent policy build` or `tar czf`", "it holds no file")
 	}
 	return newTree(found.files)
 }
@@ -66,7 +66,7 @@ func notTarball(err error) error {
 	case errors.Is(err, tar.ErrHeader):
 		what = "what was compressed is no tar"
 	}
-	return wrong(ErrNotTarball, "make it by `regent policy build` or `opa build`", "%s", what)
+	return wrong(ErrNotTarball, "make it by `regent policy build` or `tar czf`", "%s", what)
 }
 
 // entry takes an entry of a tarball.
