@@ -241,7 +241,7 @@ func TestABundleOfAServer(t *testing.T) {
 	g.script(t, `{"text": ["Hello"]}`)
 	where := server.URL + "/org.tar.gz: "
 
-	wait(t, "the bundle to be missed", func() bool { return g.ready(t).Components["bundle/org"].Status == degraded })
+	wait(t, "the bundle to be missed", func() bool { return strings.Contains(g.ready(t).Components["bundle/org"].Message, "503") })
 	p := g.ready(t)
 	unavailable := where + "the answer is 503 Service Unavailable: the other side is at fault; it is asked again"
 	if p.status != 503 || p.Status != failed || p.Components["policy"] != (componentReport{failed, "bundle org is missing: " + unavailable}) ||
@@ -353,7 +353,7 @@ func TestErrorsAreLoggedOnce(t *testing.T) {
 	for range 3 {
 		g.Activate()
 	}
-	time.Sleep(time.Second) // some polls
+	time.Sleep(time.Second) // four polls
 	if text := g.output.String(); strings.Count(text, "cannot be fetched") != 1 || strings.Contains(text, "does not load") {
 		t.Errorf("with a bundle that is missing:\n%s", text)
 	}
@@ -416,7 +416,9 @@ func TestBundlesComeAndGoWithTheCatalogue(t *testing.T) {
 	folder := t.TempDir()
 	digest = g.policy.Current().Digest()
 	g.replaceCatalogue(t, withBundle(catalogueText, from+"    - {name: more, folder: "+folder+"/more}\n"))
-	wait(t, "the new bundle to be missed", func() bool { return g.ready(t).Components["bundle/more"].Status == degraded })
+	wait(t, "the new bundle to be missed", func() bool {
+		return strings.Contains(g.ready(t).Components["bundle/more"].Message, "no such file")
+	})
 	p := g.ready(t)
 	if p.status != 200 || !strings.HasPrefix(p.Components["policy"].Message, "bundle more is missing: "+folder+"/more: no such file") || g.policy.Current().Digest() != digest {
 		t.Errorf("while a bundle is missing: %+v", p)
