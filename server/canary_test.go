@@ -80,6 +80,7 @@ func tells(haystack []byte, canary string) bool {
 func canaries() []string {
 	return []string{
 		promptCanary, outputCanary, argumentCanary, urlCanary, headerCanary, upstreamKey, token, strings.TrimPrefix(token, "gwi_"), tokenOfEve,
+		bundleToken, hmacSecret,
 	}
 }
 
@@ -149,7 +150,12 @@ func canaryBody(members string) string {
 func TestNothingOfACallIsKept(t *testing.T) {
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
-	g := startGatewayOn(t, "", canaryCatalogue(plain.URL[strings.LastIndex(plain.URL, ":")+1:]), func(s *Server) {
+	publisher := newBundleServer(t)
+	data := signed(t, map[string]string{".manifest": `{"roots": ["org"]}`, "org/lists/data.json": `{"a": 1}`}, "")
+	publisher.answer(http.StatusOK, tarball(t, data))
+	catalogue := withBundle(canaryCatalogue(plain.URL[strings.LastIndex(plain.URL, ":")+1:]),
+		`    - {name: org, url: "`+publisher.URL+`/org.tar.gz?v=`+urlCanary+`", credential: "env:BUNDLE", signing: {key: shared}}`+"\n")
+	g := startGatewayOn(t, "", catalogue, func(s *Server) {
 		real := &catalog.Providers{Current: s.catalogue.Current, FakeURL: s.fake.URL()}
 		quick := impatient(t, s.fake.URL(), 500*time.Millisecond)
 		plant(t, s, func(candidate engine.Candidate) (adapters.Provider, error) {
@@ -162,6 +168,7 @@ func TestNothingOfACallIsKept(t *testing.T) {
 			panic(r.Header.Get("Authorization") + promptCanary)
 		})
 	})
+	wait(t, "the bundle", func() bool { return g.ready(t).status == http.StatusOK })
 	stream, panicInSend, panicInNext := `,"stream":true`, `,"stop":"panic in Send"`, `,"stop":"panic in Next"`
 	says := fmt.Sprintf(`{"text": [%q, "x"]`, outputCanary)
 	output, err := json.Marshal(outputCanary)
@@ -217,6 +224,7 @@ func TestNothingOfACallIsKept(t *testing.T) {
 		}
 	}
 	g.canariesInHeaders(t)
+	g.canariesInBundles(t, publisher, data)
 	g.wantNothingHeld(t)
 	g.wantSilentEverywhere(t)
 	if err := g.halt(); err != nil {
@@ -265,6 +273,34 @@ func (g *gateway) canariesInHeaders(t *testing.T) {
 		} else {
 			wantSilent(t, "the answer to a repeated key", fmt.Append(nil, a.header, a.body))
 		}
+	}
+}
+
+// canariesInBundles has the server of a bundle answer with what it was shown, and with what was not signed by the secret.
+func (g *gateway) canariesInBundles(t *testing.T, publisher *bundleServer, data map[string]string) {
+	t.Helper()
+	echo := []byte("Bearer " + bundleToken)
+	for name, test := range map[string]struct {
+		status int
+		body   []byte
+		want   string
+	}{
+		"an error that echoes":    {http.StatusInternalServerError, nil, "the answer is 500"},
+		"a refusal that echoes":   {http.StatusUnauthorized, nil, "the answer is 401"},
+		"a redirect that echoes":  {http.StatusFound, nil, "more than 5 times"},
+		"garbage that echoes":     {http.StatusOK, echo, "it is not compressed by gzip"},
+		"an entry that echoes":    {http.StatusOK, tarball(t, map[string]string{"org/x.rego": string(echo)}), "the bundle has to be signed"},
+		"a tampered bundle":       {http.StatusOK, tarball(t, but(data, "org/lists/data.json", "1", "2")), "the signature is not good"},
+		"a signature that echoes": {http.StatusOK, tarball(t, but(data, ".signatures.json", `["`, `["`+bundleToken)), "the signature is not good"},
+	} {
+		publisher.answer(test.status, test.body)
+		g.Activate()
+		p := g.ready(t)
+		said := p.Components["bundle/org"].Message + p.Components["policy"].Message
+		if p.status != http.StatusOK || p.Status != degraded || !strings.Contains(said, test.want) {
+			t.Errorf("%s: %+v", name, p)
+		}
+		wantSilent(t, name, []byte(said))
 	}
 }
 

@@ -95,7 +95,7 @@ func startGatewayOn(t *testing.T, database, catalogueText string, prepare func(*
 		Addr: "127.0.0.1:0", Data: filepath.Join(folder, "data"), Catalogue: path, DatabaseURL: database, Policies: policies.Files(),
 		Stdout: g.output, Log: slog.New(slog.NewTextHandler(g.output, nil)), DrainFor: time.Second,
 		Env: func(name string) (string, bool) {
-			value, ok := map[string]string{"TOKEN": token, "TOKEN_OF_EVE": tokenOfEve, "KEY": upstreamKey}[name]
+			value, ok := map[string]string{"TOKEN": token, "TOKEN_OF_EVE": tokenOfEve, "KEY": upstreamKey, "BUNDLE": bundleToken, "HMAC": hmacSecret}[name]
 			return value, ok
 		},
 	})

@@ -17,6 +17,9 @@ const (
 	drainComponent     = "drain"
 )
 
+// bundlePrefix begins the name of the component that is the source of a policy bundle.
+const bundlePrefix = "bundle/"
+
 // pricesComponent is the list of published prices, if the catalogue relies on it.
 const pricesComponent = "prices"
 
@@ -65,7 +68,7 @@ func (s *Server) oldPrices() error {
 }
 
 // report collects the state of every component. Without a policy or a ledger that answers nothing can be admitted; a broken
-// catalogue file or sink leaves the last good state at work.
+// catalogue file, bundle or sink leaves the last good state at work.
 func (s *Server) report() healthReport {
 	s.health.mu.Lock()
 	errors := maps.Clone(s.health.errors)
@@ -74,6 +77,13 @@ func (s *Server) report() healthReport {
 	errors[ledgerComponent] = status.Err
 	errors[catalogueComponent] = s.catalogue.Err()
 	errors[pricesComponent] = s.oldPrices()
+	errors[policyComponent] = s.policyErr()
+	for _, bundle := range s.bundles.States() {
+		errors[bundlePrefix+bundle.Name] = bundle.Err
+		if bundle.Err == nil && !bundle.There {
+			errors[bundlePrefix+bundle.Name] = errLooking
+		}
+	}
 	report := healthReport{Status: ok, Components: map[string]componentReport{}}
 	for component, err := range errors {
 		c := componentReport{Status: ok}

@@ -23,6 +23,7 @@ import (
 	"regent/ledger"
 	"regent/ledger/memory"
 	"regent/ledger/sqldb"
+	"regent/server/bundles"
 	"regent/server/catalog"
 	"regent/server/inference"
 	"regent/server/metrics"
@@ -42,8 +43,9 @@ type Server struct {
 	health    *health
 	http      *http.Server
 	labels    map[string]string
-	// activating lets one activation at a time be built, so that the last one asked for counts.
-	activating sync.Mutex
+	bundles   *bundles.Set
+	// activating is what is known of the policy's activations.
+	activating activating
 	// hurried is closed to end a drain early.
 	hurried chan struct{}
 	hurry   sync.Once
@@ -58,6 +60,8 @@ func New(config Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s := &Server{config: config, health: newHealth(), policy: &policy.Engine{}, hurried: make(chan struct{})}
+	s.activating.asked = make(chan struct{}, 1)
+	s.bundles = bundles.New(bundles.Config{Embedded: config.Policies, Changed: s.askForPolicy, Log: config.Log})
 	s.labels = map[string]string{"id": uuid.NewString(), "service": "regent"}
 	defer func() {
 		if err != nil {
@@ -70,6 +74,7 @@ func New(config Config) (_ *Server, err error) {
 	if err := s.openCatalogue(); err != nil {
 		return nil, err
 	}
+	s.activate(context.Background(), onlyIfChanged)
 	if err := s.openLedger(); err != nil {
 		return nil, err
 	}
@@ -83,7 +88,7 @@ func New(config Config) (_ *Server, err error) {
 func (s *Server) openCatalogue() error {
 	if s.config.Catalogue != "" {
 		var err error
-		if s.catalogue, err = catalog.Open(s.config.Catalogue, s.config.Env, s.activate); err != nil {
+		if s.catalogue, err = catalog.Open(s.config.Catalogue, s.config.Env, s.catalogueChanged); err != nil {
 			return err
 		}
 	}
@@ -106,7 +111,7 @@ func (s *Server) openDemo() (err error) {
 			return s.demoToken, true
 		}
 		return s.config.Env(name)
-	}, s.activate)
+	}, s.catalogueChanged)
 	return err
 }
 
@@ -180,6 +185,7 @@ const lateRefund = 24 * time.Hour
 // wire makes the rest of what is opened.
 func (s *Server) wire(providers engine.Resolver) (err error) {
 	s.metrics = metrics.New(inference.Code, s.ledger.Status)
+	s.metrics.CountPolicy(s.policyCounters)
 	if database, is := s.ledger.Store().(*sqldb.Store); is {
 		s.metrics.CountDatabase(database.Counters)
 	}
@@ -206,36 +212,6 @@ func (s *Server) wire(providers engine.Resolver) (err error) {
 	return nil
 }
 
-// activate builds the policy of a catalogue and makes it count. If it does not load, the last good one stays, and health says
-// what is wrong.
-func (s *Server) activate(catalogue *catalog.Catalogue) {
-	s.activating.Lock()
-	defer s.activating.Unlock()
-	activation, err := s.loadPolicy(catalogue)
-	if err != nil {
-		s.config.Log.Error("the policy does not load", "err", err)
-		s.health.set(policyComponent, err)
-		return
-	}
-	s.policy.Activate(activation)
-	s.health.set(policyComponent, nil)
-}
-
-func (s *Server) loadPolicy(catalogue *catalog.Catalogue) (*policy.Activation, error) {
-	source := policy.Source{
-		Bundles:  []policy.Bundle{{Name: "regent", FS: s.config.Policies}},
-		Settings: catalogue.Settings, Required: catalogue.RequiredRules, TimeLimit: policyTimeLimit,
-	}
-	for _, bundle := range catalogue.Bundles {
-		source.Bundles = append(source.Bundles, policy.Bundle{Name: bundle.Name, FS: os.DirFS(bundle.Folder)})
-	}
-	return policy.Load(context.Background(), source)
-}
-
-// policyTimeLimit bounds one decision. It takes some 0.1 ms; the rest is for a machine that is busy with other programs. A rule that
-// runs away is stopped.
-const policyTimeLimit = 500 * time.Millisecond
-
 // URL is where the server listens.
 func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 
@@ -253,15 +229,6 @@ func (s *Server) Catalogue() *catalog.Catalogue { return s.catalogue.Current() }
 
 // CatalogueErr says why the catalogue's file as it stands now does not count; nil if it does.
 func (s *Server) CatalogueErr() error { return s.catalogue.Err() }
-
-// Activate has the policy loaded again. If it does not load, the last good one stays.
-func (s *Server) Activate() { s.activate(s.catalogue.Current()) }
-
-// Reload has the catalogue read again, and the policy loaded again.
-func (s *Server) Reload() {
-	s.catalogue.Reload()
-	s.Activate()
-}
 
 // Run serves until ctx ends. Then it is not ready at once, takes no new calls, lets those that run go on for a while, ends the
 // rest by their protocol's own error, settles everything, and returns.
@@ -342,6 +309,8 @@ func (s *Server) supervise(ctx context.Context) <-chan error {
 		s.config.Log.Warn("background work", "event", event.String())
 	}})
 	supervisor.Add(service{"catalogue", s.catalogue.Run})
+	supervisor.Add(service{"policy", s.keepPolicy})
+	supervisor.Add(service{"bundles", s.bundles.Run})
 	for _, sink := range s.catalogue.Current().Sinks {
 		supervisor.Add(service{"decisions/" + sink.Name, func(ctx context.Context) error { return s.ship(ctx, sink) }})
 	}

@@ -43,10 +43,7 @@ type Config struct {
 
 // New makes a client.
 func New(config Config) *http.Client {
-	dialer := &net.Dialer{
-		Timeout: dialTimeout,
-		Control: func(_, address string, _ syscall.RawConn) error { return check(address, config.AllowPrivate) },
-	}
+	dialer := &net.Dialer{Timeout: dialTimeout, Control: Guard(config.AllowPrivate)}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Client{
@@ -107,6 +104,11 @@ func prefixes(texts ...string) []netip.Prefix {
 		parsed = append(parsed, netip.MustParsePrefix(text))
 	}
 	return parsed
+}
+
+// Guard is the control of a [net.Dialer] that decides on each address it is about to connect to; see [Config].
+func Guard(allowPrivate bool) func(network, address string, _ syscall.RawConn) error {
+	return func(_, address string, _ syscall.RawConn) error { return check(address, allowPrivate) }
 }
 
 // check decides on an address that is about to be connected to.

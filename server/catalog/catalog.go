@@ -52,7 +52,8 @@ type Catalogue struct {
 	// GroupLimits and TenantLimits are what all users of a group or tenant may use together; nil if they are not counted.
 	GroupLimits  map[string]Limits
 	TenantLimits map[string]Limits
-	Bundles      []BundleFolder
+	// Bundles of policy beside the shipped one, or in its place.
+	Bundles []Bundle
 	// RequiredRules are the rules without which nothing is decided.
 	RequiredRules []string
 	// Settings go into policy: the file's own, and who may use what.
@@ -133,9 +134,6 @@ type Connection struct {
 	Limits Limits
 }
 
-// BundleFolder is a policy bundle on disk.
-type BundleFolder struct{ Name, Folder string }
-
 // Sink is where decision records are shipped to.
 type Sink struct {
 	Name string
@@ -169,14 +167,18 @@ func ValidModelID(text string) bool { return modelID.MatchString(text) }
 func ValidToken(text string) bool { return gwiToken.MatchString(text) }
 
 // Parse reads a catalogue. name is the file's, for errors; env looks up variables that the file names. Everything that is
-// wrong is an [*Error] with the line.
+// wrong is an [*Error] with the line. The files of keys that it names are read, too.
 func Parse(name string, text []byte, env func(string) (string, bool)) (*Catalogue, error) {
+	return parse(name, text, env, readKey)
+}
+
+func parse(name string, text []byte, env func(string) (string, bool), read func(string) ([]byte, error)) (*Catalogue, error) {
 	f, node, err := decode(name, text)
 	if err != nil {
 		return nil, err
 	}
 	p := &parser{
-		file: f, name: name, node: node, env: env,
+		file: f, name: name, node: node, env: env, read: read,
 		catalogue: &Catalogue{
 			InferenceEnabled: f.Inference.Enabled,
 			Users:            map[string]*User{}, Models: map[string]*Model{}, Connections: map[string]*Connection{},
@@ -200,6 +202,7 @@ type parser struct {
 	name      string
 	node      *yaml.Node
 	env       func(string) (string, bool)
+	read      func(path string) ([]byte, error)
 	catalogue *Catalogue
 	groups    map[string]bool
 }
@@ -497,11 +500,8 @@ func (p *parser) source(model *Model, entry sourceEntry, way []any) error {
 }
 
 func (p *parser) policyAndDecisions() error {
-	for i, bundle := range p.file.Policy.Bundles {
-		if !plainID.MatchString(bundle.Name) || bundle.Folder == "" {
-			return p.fail([]any{"policy", "bundles", i}, "a bundle needs a name and a folder")
-		}
-		p.catalogue.Bundles = append(p.catalogue.Bundles, BundleFolder(bundle))
+	if err := p.bundles(); err != nil {
+		return err
 	}
 	if s := p.file.Policy.Settings; s != nil && s.Settlement != nil {
 		way := []any{"policy", "settings", "settlement"}

@@ -143,14 +143,35 @@ type rateEntry struct {
 }
 
 type policyEntry struct {
+	Keys          []keyEntry     `yaml:"keys"`
 	Bundles       []bundleEntry  `yaml:"bundles"`
 	RequiredRules []string       `yaml:"required_rules"`
 	Settings      *settingsEntry `yaml:"settings"`
 }
 
+// keyEntry verifies signatures: the key itself is in the variable of env:NAME, or in a file.
+type keyEntry struct {
+	ID        string `yaml:"id"`
+	Algorithm string `yaml:"algorithm"`
+	Key       string `yaml:"key"`
+}
+
+// bundleEntry comes from one of Folder, File, URL and OCI.
 type bundleEntry struct {
-	Name   string `yaml:"name"`
-	Folder string `yaml:"folder"`
+	Name       string        `yaml:"name"`
+	Folder     string        `yaml:"folder"`
+	File       string        `yaml:"file"`
+	URL        string        `yaml:"url"`
+	OCI        string        `yaml:"oci"`
+	Poll       string        `yaml:"poll"`
+	Credential string        `yaml:"credential"`
+	PlainHTTP  bool          `yaml:"plain_http"`
+	Signing    *signingEntry `yaml:"signing"`
+}
+
+type signingEntry struct {
+	Key   string `yaml:"key"`
+	Scope string `yaml:"scope"`
 }
 
 type settingsEntry struct {

@@ -13,8 +13,8 @@ import (
 // pollEvery is how often the file is looked at. A token that was taken out of it must be refused within a second.
 const pollEvery = 250 * time.Millisecond
 
-// Live holds the current catalogue and reads its file again when it changes. A file that is broken changes nothing: the last
-// good one stays, and Err says what is wrong.
+// Live holds the current catalogue and reads its file again when it changes, or when the file of a key does. A file that is broken
+// changes nothing: the last good one stays, and Err says what is wrong.
 type Live struct {
 	name string
 	read func() ([]byte, error)
@@ -27,6 +27,8 @@ type Live struct {
 	mu   sync.Mutex // guards what was read last
 	text []byte
 	err  error
+	// keys are the files that the text names, as they were; nil if they could not be read.
+	keys map[string][]byte
 }
 
 // Open reads a catalogue for the first time: an error then is the caller's to report. An empty path is the demo's catalogue,
@@ -77,7 +79,7 @@ func (l *Live) Run(ctx context.Context) error {
 	}
 }
 
-// look reads the file, and parses it if it is not what was read last.
+// look reads the file, and parses it if it, or a key that it names, is not what was read last.
 func (l *Live) look() {
 	text, err := l.read()
 	l.mu.Lock()
@@ -87,12 +89,13 @@ func (l *Live) look() {
 		l.mu.Unlock()
 		return
 	}
-	if l.text != nil && bytes.Equal(text, l.text) {
+	if l.text != nil && bytes.Equal(text, l.text) && l.sameKeys() {
 		l.mu.Unlock()
 		return
 	}
 	var next *Catalogue
-	next, l.err = Parse(l.name, text, l.env)
+	l.keys = map[string][]byte{}
+	next, l.err = parse(l.name, text, l.env, l.readKey)
 	l.text = text
 	l.mu.Unlock()
 	if next == nil {
@@ -100,4 +103,25 @@ func (l *Live) look() {
 	}
 	l.current.Store(next)
 	l.onChange(next)
+}
+
+// readKey reads a key's file and remembers what it held, also that it could not be read.
+func (l *Live) readKey(path string) ([]byte, error) {
+	text, err := readKey(path)
+	l.keys[path] = text
+	if err != nil {
+		l.keys[path] = nil
+	}
+	return text, err
+}
+
+// sameKeys says whether the keys' files hold what they did.
+func (l *Live) sameKeys() bool {
+	for path, was := range l.keys {
+		text, err := readKey(path)
+		if (err == nil) != (was != nil) || err == nil && !bytes.Equal(text, was) {
+			return false
+		}
+	}
+	return true
 }

@@ -59,6 +59,8 @@ func wanted(goType string) string {
 		return "a mapping with threshold, cool_down or enabled"
 	case "catalog.rateEntry":
 		return "a mapping with calls and window"
+	case "catalog.signingEntry":
+		return "a mapping with key and scope"
 	}
 	if strings.HasPrefix(goType, "[]") {
 		return "a list"

@@ -139,6 +139,13 @@ func setUp(env *testscript.Env, database string, empty func() string) error {
 	}
 	if path := filepath.Join(env.WorkDir, "catalogue.yaml"); exists(path) {
 		g.config.Catalogue = path
+		text, err := os.ReadFile(path)
+		if err == nil {
+			err = g.writeCatalogue(string(text))
+		}
+		if err != nil {
+			return err
+		}
 	}
 	env.Values[gatewayKey{}] = g
 	env.Setenv(nowVariable, g.clock.Now().Format(time.RFC3339Nano))
@@ -152,6 +159,11 @@ func setUp(env *testscript.Env, database string, empty func() string) error {
 		}
 	})
 	return g.start()
+}
+
+// writeCatalogue writes the catalogue's file. $WORK in it is the script's folder.
+func (g *gateway) writeCatalogue(text string) error {
+	return os.WriteFile(filepath.Join(g.folder, "catalogue.yaml"), []byte(strings.ReplaceAll(text, "$WORK", g.folder)), 0o644)
 }
 
 const databaseVariable = "REGENT_DATABASE_URL"
@@ -527,7 +539,7 @@ func archive(ts *testscript.TestScript, neg bool, args []string) {
 func changeCatalogue(ts *testscript.TestScript, neg bool, args []string) {
 	g := of(ts)
 	before := g.server.Catalogue()
-	ts.Check(os.WriteFile(filepath.Join(g.folder, "catalogue.yaml"), []byte(ts.ReadFile(args[0])), 0o644))
+	ts.Check(g.writeCatalogue(ts.ReadFile(args[0])))
 	if neg {
 		waitFor(ts, "the catalogue to be refused", func() bool { return g.server.CatalogueErr() != nil })
 		return
@@ -675,7 +687,20 @@ func restart(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(g.start())
 }
 
-// health: prints the readiness report; the verb fails if the gateway is not ready.
-func showHealth(ts *testscript.TestScript, neg bool, _ []string) {
+// health [REGEXP]: prints the readiness report; the verb fails if the gateway is not ready. With an expression, waits until it matches the
+// report.
+func showHealth(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) > 0 {
+		want, err := regexp.Compile(args[0])
+		ts.Check(err)
+		waitFor(ts, "health to say "+args[0], func() bool {
+			response, err := http.Get(of(ts).server.URL() + "/readyz")
+			ts.Check(err)
+			defer func() { _ = response.Body.Close() }()
+			text, err := io.ReadAll(response.Body)
+			ts.Check(err)
+			return want.Match(text)
+		})
+	}
 	exchange(ts, neg, request(ts, http.MethodGet, []string{"-as", "nobody", "/readyz"}))
 }
