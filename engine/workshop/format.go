@@ -13,9 +13,6 @@ import (
 	"github.com/open-policy-agent/opa/v1/format"
 )
 
-// ErrSyntax is why a file cannot be formatted; its text names file and line of each error.
-var ErrSyntax = errors.New("it is not Rego")
-
 // Format is a module as `opa fmt` writes it.
 func Format(name string, content []byte) ([]byte, error) {
 	return format.SourceWithOpts(name, content, format.Opts{RegoVersion: ast.RegoV1})
@@ -32,43 +29,58 @@ func differsAt(text, other []byte) int {
 	return len(lines)
 }
 
-// FormatAt finds the modules at a path, a folder or a file, that are not formatted, by their paths in order, and formats them if write is
-// true. Files that are no Rego are all told, in an error that is [ErrSyntax], and hold up nothing else.
-func FormatAt(at string, write bool) (changed []string, err error) {
-	info, err := os.Stat(at)
+// Formatted is what formatting has found, in the order of paths.
+type Formatted struct {
+	// Changed are the files whose format is another one.
+	Changed []string
+	// Broken says why files are no Rego, each as FILE:LINE: text. They stay as they are.
+	Broken []string
+}
+
+// FormatAt finds the modules at a path, a folder or a file, that are not formatted, and formats them if write is true.
+func FormatAt(at string, write bool) (found Formatted, err error) {
+	root, folder, names, err := modulesAt(at)
 	if err != nil {
-		return nil, fmt.Errorf("workshop: %w", err)
-	}
-	folder, only := at, ""
-	if !info.IsDir() {
-		if !strings.HasSuffix(at, moduleEnding) {
-			return nil, fmt.Errorf("workshop: %s is neither a folder nor a %s file", at, moduleEnding)
-		}
-		folder, only = filepath.Split(filepath.Clean(at))
-		if folder == "" {
-			folder = "."
-		}
-	}
-	root, err := os.OpenRoot(folder)
-	if err != nil {
-		return nil, fmt.Errorf("workshop: %w", err)
+		return found, fmt.Errorf("workshop: %w", err)
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	names := []string{only}
-	if only == "" {
-		if names, err = modulesBelow(root); err != nil {
-			return nil, fmt.Errorf("workshop: %s: %w", at, err)
-		}
-	}
-	var failures []error
 	for _, name := range names {
-		differs, err := formatIn(root, name, filepath.Join(folder, name), write)
-		if differs {
-			changed = append(changed, filepath.Join(folder, name))
+		shown := filepath.Join(folder, name)
+		switch differs, err := formatIn(root, name, shown, write); {
+		case differs:
+			found.Changed = append(found.Changed, shown)
+		case errors.As(err, new(ast.Errors)):
+			found.Broken = append(found.Broken, syntaxErrors(err)...)
+		case err != nil:
+			return found, fmt.Errorf("workshop: %s: %w", shown, err)
 		}
-		failures = append(failures, err)
 	}
-	return changed, errors.Join(failures...)
+	return found, nil
+}
+
+// modulesAt are the modules at a path by their names in a folder, which is to be closed.
+func modulesAt(at string) (root *os.Root, folder string, names []string, err error) {
+	info, err := os.Stat(at)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	folder = at
+	if !info.IsDir() {
+		if !strings.HasSuffix(at, moduleEnding) {
+			return nil, "", nil, fmt.Errorf("%s is neither a folder nor a %s file", at, moduleEnding)
+		}
+		folder, names = filepath.Dir(at), []string{filepath.Base(at)}
+	}
+	if root, err = os.OpenRoot(folder); err != nil {
+		return nil, "", nil, err
+	}
+	if info.IsDir() {
+		names, err = modulesBelow(root)
+	}
+	if err != nil {
+		return nil, "", nil, errors.Join(err, root.Close())
+	}
+	return root, folder, names, nil
 }
 
 // modulesBelow are the modules of a folder, apart from what is hidden.
@@ -93,14 +105,11 @@ func modulesBelow(root *os.Root) (names []string, err error) {
 func formatIn(root *os.Root, name, shown string, write bool) (differs bool, err error) {
 	content, err := root.ReadFile(name)
 	if err != nil {
-		return false, fmt.Errorf("workshop: %w", err)
+		return false, err
 	}
 	formatted, err := Format(shown, content)
-	if err != nil {
-		return false, fmt.Errorf("workshop: %w: %s", ErrSyntax, syntaxErrors(err))
-	}
-	if bytes.Equal(content, formatted) {
-		return false, nil
+	if err != nil || bytes.Equal(content, formatted) {
+		return false, err
 	}
 	if !write {
 		return true, nil
@@ -109,24 +118,20 @@ func formatIn(root *os.Root, name, shown string, write bool) (differs bool, err 
 	if err == nil {
 		err = root.WriteFile(name, formatted, info.Mode().Perm())
 	}
-	if err != nil {
-		return false, fmt.Errorf("workshop: %w", err)
-	}
-	return true, nil
+	return err == nil, err
 }
 
 // syntaxErrors are the errors of a parser with their places.
-func syntaxErrors(err error) string {
+func syntaxErrors(err error) (lines []string) {
 	var list ast.Errors
-	if !errors.As(err, &list) {
-		return err.Error()
-	}
-	lines := make([]string, len(list))
-	for i, e := range list {
-		lines[i] = e.Message
-		if e.Location != nil {
-			lines[i] = fmt.Sprintf("%s:%d: %s", e.Location.File, e.Location.Row, e.Message)
+	if errors.As(err, &list) {
+		for _, e := range list {
+			line := e.Message
+			if e.Location != nil {
+				line = fmt.Sprintf("%s:%d: %s", e.Location.File, e.Location.Row, e.Message)
+			}
+			lines = append(lines, line)
 		}
 	}
-	return strings.Join(lines, "\n")
+	return lines
 }

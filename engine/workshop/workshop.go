@@ -251,5 +251,8 @@ func (b *Bench) Test(ctx context.Context, run policy.TestRun) (*policy.TestRepor
 	report.Coverage = slices.DeleteFunc(report.Coverage, func(file policy.Coverage) bool {
 		return b.shipped != nil && file.Bundle == b.shipped.Name
 	})
+	for i, file := range report.Coverage {
+		report.Coverage[i].Uncovered = slices.Compact(file.Uncovered) // several things may be on one line
+	}
 	return report, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"regent/engine/workshop"
 	"regent/policies"
@@ -102,27 +103,34 @@ type policyFmtCmd struct {
 
 // Run formats, or tells what is not formatted.
 func (c policyFmtCmd) Run(e *environment) error {
-	changed := []string{}
+	all := workshop.Formatted{Changed: []string{}, Broken: []string{}}
 	for _, path := range c.Paths {
-		more, err := workshop.FormatAt(path, c.Write)
-		changed = append(changed, more...)
-		switch {
-		case errors.Is(err, workshop.ErrSyntax):
-			return errors.Join(e.printf("%v\n", err), answered(exitNotLoaded))
-		case err != nil:
+		found, err := workshop.FormatAt(path, c.Write)
+		if err != nil {
 			return usageError{err}
 		}
+		all.Changed, all.Broken = append(all.Changed, found.Changed...), append(all.Broken, found.Broken...)
 	}
-	var err error
-	if c.JSON {
-		err = e.document(changed)
-	} else {
-		for _, path := range changed {
-			err = errors.Join(err, e.printf("%s\n", path))
-		}
+	if err := e.printFormatted(all, c.JSON); err != nil {
+		return err
 	}
-	if err == nil && len(changed) > 0 && !c.List && !c.Write {
+	switch {
+	case len(all.Broken) > 0:
+		return answered(exitNotLoaded)
+	case len(all.Changed) > 0 && !c.List && !c.Write:
 		return answered(exitFailed)
 	}
-	return err
+	return nil
+}
+
+func (e *environment) printFormatted(found workshop.Formatted, inJSON bool) error {
+	if inJSON {
+		return e.document(map[string][]string{"changed": found.Changed, "broken": found.Broken})
+	}
+	for _, line := range slices.Concat(found.Changed, found.Broken) {
+		if err := e.printf("%s\n", line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
