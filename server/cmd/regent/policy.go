@@ -55,7 +55,7 @@ func gather(paths ...string) (*workshop.Bench, error) {
 }
 
 // load loads the bundles under the settings. Why they do not load is told by file and line, as their paths were given.
-func (f bundleFlags) load(ctx context.Context, e *environment) (*workshop.Bench, *policy.Activation, error) {
+func (f bundleFlags) load(ctx context.Context, e *environment, inJSON bool) (*workshop.Bench, *policy.Activation, error) {
 	bench, err := gather(f.Bundles...)
 	if err != nil {
 		return nil, nil, err
@@ -64,29 +64,27 @@ func (f bundleFlags) load(ctx context.Context, e *environment) (*workshop.Bench,
 	if err != nil {
 		return nil, nil, err
 	}
-	activation, err := e.load(ctx, bench, settings)
-	return bench, activation, err
-}
-
-func (e *environment) load(ctx context.Context, bench *workshop.Bench, settings policy.Settings) (*policy.Activation, error) {
 	activation, err := bench.Load(ctx, settings)
-	return activation, e.told(bench, err)
+	return bench, activation, e.told(bench, err, inJSON)
 }
 
 // told prints why bundles do not load.
-func (e *environment) told(bench *workshop.Bench, err error) error {
+func (e *environment) told(bench *workshop.Bench, err error, inJSON bool) error {
 	var refused *policy.LoadError
 	if !errors.As(err, &refused) {
 		return err
 	}
-	if err := e.tell(bench, refused.Problems); err != nil {
+	if err := e.tell(bench, refused.Problems, inJSON); err != nil {
 		return err
 	}
 	return answered(exitNotLoaded)
 }
 
-// tell prints problems, a line each.
-func (e *environment) tell(bench *workshop.Bench, problems []policy.Problem) error {
+// tell prints problems, a line each, or as JSON.
+func (e *environment) tell(bench *workshop.Bench, problems []policy.Problem, inJSON bool) error {
+	if inJSON {
+		return e.document(map[string]any{"problems": problemDocuments(bench, problems)})
+	}
 	for _, problem := range problems {
 		if _, err := fmt.Fprintln(e.stdout, bench.Tell(problem)); err != nil {
 			return err
@@ -97,16 +95,22 @@ func (e *environment) tell(bench *workshop.Bench, problems []policy.Problem) err
 
 // problemDocument is a problem for programs.
 type problemDocument struct {
+	// Place is PATH/FILE:LINE as the bundle was given; empty if there is no one place.
+	Place  string `json:"place,omitempty"`
 	Bundle string `json:"bundle,omitempty"`
 	File   string `json:"file,omitempty"`
 	Line   int    `json:"line,omitempty"`
 	Text   string `json:"text"`
 }
 
-func problemDocuments(problems []policy.Problem) []problemDocument {
+func problemDocuments(bench *workshop.Bench, problems []policy.Problem) []problemDocument {
 	documents := make([]problemDocument, 0, len(problems))
 	for _, problem := range problems {
-		documents = append(documents, problemDocument(problem))
+		document := problemDocument{Bundle: problem.Bundle, File: problem.File, Line: problem.Line, Text: problem.Text}
+		if problem.File != "" {
+			document.Place = bench.Place(problem.Bundle, problem.File, problem.Line)
+		}
+		documents = append(documents, document)
 	}
 	return documents
 }

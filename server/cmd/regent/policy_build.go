@@ -47,9 +47,9 @@ func (c policyBuildCmd) Run(ctx context.Context, e *environment) error {
 		return err
 	}
 	if err := outcomeOf(checked); err != nil {
-		return errors.Join(e.tell(bench, checked.Problems), err)
+		return errors.Join(e.tell(bench, checked.Problems, c.JSON), err)
 	}
-	if err := e.tested(ctx, bench); err != nil {
+	if err := e.tested(ctx, bench, c.JSON); err != nil {
 		return err
 	}
 	archive, err := bench.Given[0].Build(c.Revision, signer)

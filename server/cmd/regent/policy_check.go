@@ -56,7 +56,7 @@ func (c policyCheckCmd) Run(ctx context.Context, e *environment) error {
 		return err
 	}
 	if c.JSON {
-		err = e.document(checkDocument{Loads: checked.Loads, Problems: problemDocuments(checked.Problems), Bundles: append([]workshop.Summary{}, checked.Bundles...)})
+		err = e.document(checkDocument{Loads: checked.Loads, Problems: problemDocuments(bench, checked.Problems), Bundles: append([]workshop.Summary{}, checked.Bundles...)})
 	} else {
 		err = e.printChecked(bench, checked)
 	}
@@ -76,7 +76,7 @@ func outcomeOf(checked *workshop.Checked) error {
 
 func (e *environment) printChecked(bench *workshop.Bench, checked *workshop.Checked) error {
 	if len(checked.Problems) > 0 {
-		return e.tell(bench, checked.Problems)
+		return e.tell(bench, checked.Problems, false)
 	}
 	for _, bundle := range checked.Bundles {
 		if err := e.printf("%s: %s, %s, revision %s\n", bundle.Name, counted(bundle.Rules, "rule"), counted(bundle.Codes, "code"), bundle.Revision); err != nil {

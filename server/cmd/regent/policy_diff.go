@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 
-	"regent/engine/policy"
 	"regent/engine/workshop"
 )
 
@@ -18,15 +17,11 @@ type policyDiffCmd struct {
 
 // Run compares. A difference is printed as soon as it is found, also as JSON: a line each, and the totals in the last one.
 func (c policyDiffCmd) Run(ctx context.Context, e *environment) error {
-	settings, err := readSettings(c.Settings)
+	_, before, err := bundleFlags{Bundles: []string{c.Old}, Settings: c.Settings}.load(ctx, e, c.JSON)
 	if err != nil {
 		return err
 	}
-	before, err := e.loadAt(ctx, c.Old, settings)
-	if err != nil {
-		return err
-	}
-	after, err := e.loadAt(ctx, c.New, settings)
+	_, after, err := bundleFlags{Bundles: []string{c.New}, Settings: c.Settings}.load(ctx, e, c.JSON)
 	if err != nil {
 		return err
 	}
@@ -49,15 +44,6 @@ func (c policyDiffCmd) Run(ctx context.Context, e *environment) error {
 		return answered(exitFailed)
 	}
 	return err
-}
-
-// loadAt loads the bundle at a path.
-func (e *environment) loadAt(ctx context.Context, path string, settings policy.Settings) (*policy.Activation, error) {
-	bench, err := gather(path)
-	if err != nil {
-		return nil, err
-	}
-	return e.load(ctx, bench, settings)
 }
 
 func (e *environment) printComparison(total workshop.Comparison) error {

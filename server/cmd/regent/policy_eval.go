@@ -26,7 +26,7 @@ func (c policyEvalCmd) Run(ctx context.Context, e *environment) error {
 			return err
 		}
 	}
-	_, activation, err := c.load(ctx, e)
+	_, activation, err := c.load(ctx, e, false)
 	if err != nil {
 		return err
 	}

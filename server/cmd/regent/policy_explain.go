@@ -41,7 +41,7 @@ func (c policyExplainCmd) Run(ctx context.Context, e *environment) error {
 	if id, err := uuid.Parse(c.What); err == nil && errors.Is(missing, fs.ErrNotExist) {
 		return c.explainRecorded(ctx, e, id)
 	}
-	bench, activation, err := c.load(ctx, e)
+	bench, activation, err := c.load(ctx, e, c.JSON)
 	if err != nil {
 		return err
 	}
@@ -108,19 +108,22 @@ type judges struct {
 	command policyExplainCmd
 	store   ledger.Store
 	bench   *workshop.Bench
-	kept    map[string]*policy.Activation // by digest; those that were named under ""
+	kept    map[string]*policy.Activation // by digest, or under named
 }
+
+// named stands for the digest where bundles or settings are named.
+const named = "named"
 
 func (j *judges) explain(ctx context.Context, e *environment, input workshop.Input) error {
 	digest := input.Activation
 	if len(j.command.Bundles) > 0 || j.command.Settings != "" {
-		digest = ""
+		digest = named
 	}
 	activation := j.kept[digest]
 	if activation == nil {
 		var err error
-		if digest == "" {
-			j.bench, activation, err = j.command.load(ctx, e)
+		if digest == named {
+			j.bench, activation, err = j.command.load(ctx, e, j.command.JSON)
 		} else {
 			activation, err = archived(ctx, j.store, digest)
 		}

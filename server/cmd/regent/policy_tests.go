@@ -34,7 +34,7 @@ func (c policyTestCmd) Run(ctx context.Context, e *environment) error {
 	}
 	report, err := bench.Test(ctx, policy.TestRun{Filter: c.Filter, Coverage: c.Coverage || c.Threshold > 0})
 	if err != nil {
-		return e.told(bench, err)
+		return e.told(bench, err, c.JSON)
 	}
 	if c.JSON {
 		err = e.document(testDocumentOf(report, c.passed(report)))
@@ -153,14 +153,14 @@ func testDocumentOf(report *policy.TestReport, passed bool) testDocument {
 }
 
 // tested fails unless the tests of the bundles pass.
-func (e *environment) tested(ctx context.Context, bench *workshop.Bench) error {
+func (e *environment) tested(ctx context.Context, bench *workshop.Bench, inJSON bool) error {
 	report, err := bench.Test(ctx, policy.TestRun{})
 	if err != nil {
-		return e.told(bench, err)
+		return e.told(bench, err, inJSON)
 	}
 	failed := report.Failed()
 	if len(failed) == 0 {
 		return nil
 	}
-	return errors.Join(e.tell(bench, failed), answered(exitTestsFailed))
+	return errors.Join(e.tell(bench, failed, inJSON), answered(exitTestsFailed))
 }
