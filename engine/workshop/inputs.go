@@ -48,15 +48,22 @@ const readAhead = 64 << 10
 // inputEndings are those of the files that are read in a folder.
 var inputEndings = []string{".json", ".jsonl", ".ndjson"}
 
+// InputError is what is wrong with a file of inputs.
+type InputError struct{ Err error }
+
+func (e *InputError) Error() string { return "workshop: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *InputError) Unwrap() error { return e.Err }
+
 // ReadInputs visits the inputs in files: input documents, and decision logs in the form that `regent decisions tail` and `regent decisions
 // show` print and that sinks keep, of any size. Of a folder all files below it with JSON in their names are read, in order.
-//
-// Errors are of the files, or what visit returned.
+// What is wrong with the files is an *[InputError]; an error of visit is returned as it is.
 func ReadInputs(paths []string, visit func(Input) error) (Counts, error) {
 	var counts Counts
 	files, err := filesAt(paths)
 	if err != nil {
-		return counts, err
+		return counts, &InputError{err}
 	}
 	for _, file := range files {
 		if err := readInputs(file, &counts, visit); err != nil {
@@ -70,7 +77,7 @@ func filesAt(paths []string) (files []string, err error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
-			return nil, fmt.Errorf("workshop: %w", err)
+			return nil, err
 		}
 		if !info.IsDir() {
 			files = append(files, path)
@@ -83,7 +90,7 @@ func filesAt(paths []string) (files []string, err error) {
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("workshop: %w", err)
+			return nil, err
 		}
 	}
 	return files, nil
@@ -92,7 +99,7 @@ func filesAt(paths []string) (files []string, err error) {
 func readInputs(path string, counts *Counts, visit func(Input) error) error {
 	file, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("workshop: %w", err)
+		return &InputError{err}
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	documents := newDocuments(file)
@@ -106,7 +113,7 @@ func readInputs(path string, counts *Counts, visit func(Input) error) error {
 			inputs, err = InputsOf(text, path)
 		}
 		if err != nil {
-			return fmt.Errorf("workshop: %s: document %d: %w", path, n, err)
+			return &InputError{fmt.Errorf("%s: document %d: %w", path, n, err)}
 		}
 		if len(inputs) == 0 {
 			counts.Others++

@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"regent/engine/policy"
+	"regent/engine/workshop"
 	"regent/policies"
 	"regent/server"
 )
@@ -80,6 +81,7 @@ func (e *environment) run(args []string, stderr io.Writer) int {
 func exitCode(stderr io.Writer, err error) int {
 	var said answered
 	var usage usageError
+	var input *workshop.InputError
 	var refused *policy.LoadError
 	switch {
 	case err == nil:
@@ -88,7 +90,7 @@ func exitCode(stderr io.Writer, err error) int {
 		return complain(stderr, errInterrupted, exitFailed)
 	case errors.As(err, &said):
 		return int(said)
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &input):
 		return complain(stderr, err, exitUsage)
 	case errors.As(err, &refused) && refused.Tests:
 		return complain(stderr, err, exitTestsFailed)

@@ -27,7 +27,7 @@ func archived(ctx context.Context, store ledger.Store, digest string) (*policy.A
 		return nil, errors.New("the policy that decided is not kept here: name its bundles by -b, and its settings by --settings")
 	}
 	var key [32]byte
-	if n, err := hex.Decode(key[:], []byte(digest)); len(digest) != hex.EncodedLen(len(key)) || err != nil || n != len(key) {
+	if decoded, err := hex.DecodeString(digest); err != nil || len(decoded) != len(key) || copy(key[:], decoded) < len(key) {
 		return nil, fmt.Errorf("the record names its policy as %q, which is no digest: name its bundles by -b", digest)
 	}
 	content, err := archive.Activation(ctx, key)

@@ -33,7 +33,7 @@ func (c policyDiffCmd) Run(ctx context.Context, e *environment) error {
 		return e.printf("%s %s: %s -> %s\n", d.Where, d.Candidate, d.Was, d.WouldBe)
 	})
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	if c.JSON {
 		err = lines.Encode(total)

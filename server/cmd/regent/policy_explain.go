@@ -54,7 +54,7 @@ func (c policyExplainCmd) Run(ctx context.Context, e *environment) error {
 		return c.explain(ctx, e, bench, activation, input)
 	})
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	return c.found(explained)
 }
