@@ -11,7 +11,8 @@ import (
 type Kind string
 
 const (
-	// DecisionRecord says what policy and limits decided of every candidate of a call; its body is the caller's.
+	// DecisionRecord says what policy and limits decided of every candidate of a call; its body is the caller's. The activation that
+	// decided it names at custom.activation, by the digest's 64 hex digits.
 	DecisionRecord Kind = "decision"
 	// ChargeRecord says what was charged, and to which accounts, or taken back: a [ChargeBody].
 	ChargeRecord Kind = "charge"

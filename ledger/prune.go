@@ -33,13 +33,17 @@ type PruneReport struct {
 	// Before is the moment at which what is kept begins at the latest.
 	Before                         time.Time
 	Records, Calls, Holds, Charges int64
+	// Activations are those that no record names which is kept.
+	Activations int
 	// Behind are sinks that have not read records which could go otherwise: of each stream, the one that has read least.
 	Behind []string
+	// upTo holds the number of the last record that went, of each stream.
+	upTo map[uuid.UUID]int64
 }
 
 // Prune removes the oldest records, a whole prefix of each stream, with the calls, holds and charges that they tell of; closing records
 // say what they came to. It keeps what a window can reach, what belongs to a call that had not ended by then, what a sink has not
-// read, and the newest record of each stream. It works in short transactions: if it returns an error, what it had pruned by then is
+// read, and the newest record of each stream. Then it removes the activations that no record names any more. It works in short transactions: if it returns an error, what it had pruned by then is
 // pruned and closed.
 // It returns [ErrInvalid] for an age that is too little and a sink that is not known, and then prunes nothing.
 func (l *Ledger) Prune(ctx context.Context, pruning Pruning) (PruneReport, error) {
@@ -67,7 +71,7 @@ func (l *Ledger) Prune(ctx context.Context, pruning Pruning) (PruneReport, error
 	if err != nil {
 		return report, err
 	}
-	report.Before = rows.Now.Add(-pruning.OlderThan)
+	report.Before, report.upTo = rows.Now.Add(-pruning.OlderThan), map[uuid.UUID]int64{}
 	for progress := true; progress; {
 		progress = false
 		streams, err := l.store.Streams(ctx)
@@ -83,7 +87,8 @@ func (l *Ledger) Prune(ctx context.Context, pruning Pruning) (PruneReport, error
 			progress = progress || pruned > 0 && !pruning.DryRun // what another stream waited for may be gone
 		}
 	}
-	return report, nil
+	report.Activations, err = l.pruneActivations(ctx, &report, pruning.DryRun)
+	return report, err
 }
 
 // pruneStream prunes one stream as far as it goes.
@@ -124,6 +129,9 @@ func (r *PruneReport) add(op *prune) {
 	r.Calls += int64(len(op.gone.Calls))
 	r.Holds += int64(len(op.gone.Holds))
 	r.Charges += int64(len(op.gone.Charges))
+	if op.gone.UpTo > 0 {
+		r.upTo[op.gone.Stream] = op.gone.UpTo
+	}
 }
 
 // leastRead is the sink that has read least of a stream, and how far it has read.

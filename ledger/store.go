@@ -41,6 +41,19 @@ type Store interface {
 	SetCursor(ctx context.Context, sink string, writer uuid.UUID, from, to int64) error
 	// Sinks lists the sinks that have read anything.
 	Sinks(ctx context.Context) ([]string, error)
+	// Oldest is the earliest time of a stream's records with a number above after; zero if there is none.
+	Oldest(ctx context.Context, writer uuid.UUID, after int64) (time.Time, error)
+	// KeepActivation keeps the content of an activation under its digest, for as long as records name it. If it is there already its
+	// content stays, and its last use moves to the store's clock, never backwards; without content it does nothing else, and returns
+	// [ErrNotFound] for one that is not there. Repeated, and by processes at once, it comes to the same. It returns [ErrInvalid] for
+	// what [CheckActivation] refuses.
+	KeepActivation(ctx context.Context, digest [32]byte, content []byte) error
+	// Activation reads the content of an activation, or returns [ErrNotFound].
+	Activation(ctx context.Context, digest [32]byte) ([]byte, error)
+	// OldActivations lists the activations whose last use was before a moment, in the order of their digests. DropActivations removes
+	// them, and returns how many went; what may have gone with a commit whose end was not known is not counted.
+	OldActivations(ctx context.Context, before time.Time) ([][32]byte, error)
+	DropActivations(ctx context.Context, before time.Time) (int, error)
 	// Close frees what the store opened itself.
 	Close() error
 }

@@ -29,7 +29,10 @@ type Activation struct {
 	compiler  *ast.Compiler
 	store     storage.Store
 	txn       storage.Transaction // of reading, for as long as the activation lives
-	query     rego.PreparedEvalQuery
+	// decision decides upon any document, judgement upon those that are built here; judgementAt is the latter's path.
+	decision, judgement rego.PreparedEvalQuery
+	judgementAt         string
+	memory              *memory // nil if nothing is remembered
 }
 
 // Digest identifies the activation: SHA-256, in hex, of the bundles' names, paths and contents, and of the settings in

@@ -44,10 +44,62 @@ func malformed(format string, args ...any) error {
 }
 
 func decodeDenials(term *ast.Term) ([]Denial, error) {
+	elements, err := elementsOf(term)
+	if err != nil {
+		return nil, err
+	}
+	denials := make([]Denial, len(elements))
+	for i, element := range elements {
+		object, isObject := element.Value.(ast.Object)
+		if !isObject || object.Len() != 5 {
+			return nil, malformed("a denial is not an object of rule, code, title, remedy and terminal")
+		}
+		rule, err := textAt(object, answerRule)
+		if err != nil {
+			return nil, err
+		}
+		if denials[i], err = decodeDenial(rule, object); err != nil {
+			return nil, err
+		}
+	}
+	sortDenials(denials)
+	return denials, nil
+}
+
+// decodeDenialsByRule reads an object of denials by the names of their rules.
+func decodeDenialsByRule(answer *ast.Term) (denials []Denial, err error) {
+	byRule, isObject := answer.Value.(ast.Object)
+	if !isObject {
+		return nil, malformed("it is not an object of denials by rule")
+	}
+	err = byRule.Iter(func(rule, set *ast.Term) error {
+		elements, err := elementsOf(set)
+		if err != nil {
+			return err
+		}
+		for _, element := range elements {
+			object, isObject := element.Value.(ast.Object)
+			if !isObject || object.Len() != 4 {
+				return malformed("a denial is not an object of code, title, remedy and terminal")
+			}
+			denial, err := decodeDenial(string(rule.Value.(ast.String)), object) // the query's own text
+			if err != nil {
+				return err
+			}
+			denials = append(denials, denial)
+		}
+		return nil
+	})
+	return denials, err
+}
+
+// maxDenials bounds an answer: there is one for each ground on which policy refuses, and no bundle has so many.
+const maxDenials = 4096
+
+func elementsOf(term *ast.Term) (elements []*ast.Term, err error) {
 	if term == nil {
 		return nil, malformed("it has no denials")
 	}
-	var elements []*ast.Term
 	switch list := term.Value.(type) {
 	case ast.Set:
 		elements = list.Slice()
@@ -58,42 +110,26 @@ func decodeDenials(term *ast.Term) ([]Denial, error) {
 	default:
 		return nil, malformed("denials is no list")
 	}
-	denials := make([]Denial, len(elements))
-	for i, element := range elements {
-		denial, err := decodeDenial(element)
-		if err != nil {
-			return nil, err
-		}
-		denials[i] = denial
+	if len(elements) > maxDenials {
+		return nil, malformed("it has %d denials, more than %d", len(elements), maxDenials)
 	}
-	sortDenials(denials)
-	return denials, nil
+	return elements, nil
 }
 
-func decodeDenial(term *ast.Term) (Denial, error) {
-	object, isObject := term.Value.(ast.Object)
-	if !isObject || object.Len() != 5 {
-		return Denial{}, malformed("a denial is not an object of rule, code, title, remedy and terminal")
-	}
-	var denial Denial
+// decodeDenial reads a denial but for its rule.
+func decodeDenial(rule string, object ast.Object) (denial Denial, err error) {
+	denial.Rule = rule
 	for _, text := range []struct {
 		key   *ast.Term
 		value *string
 	}{
-		{answerRule, &denial.Rule},
 		{answerCode, &denial.Code},
 		{answerTitle, &denial.Title},
 		{answerRemedy, &denial.Remedy},
 	} {
-		found := object.Get(text.key)
-		if found == nil {
-			return Denial{}, malformed("a denial has no %s", text.key)
+		if *text.value, err = textAt(object, text.key); err != nil {
+			return Denial{}, err
 		}
-		value, isString := found.Value.(ast.String)
-		if !isString || value == "" {
-			return Denial{}, malformed("the %s of a denial is no text", text.key)
-		}
-		*text.value = string(value)
 	}
 	terminal, isBoolean := booleanAt(object, answerTerminal)
 	if !isBoolean {
@@ -101,6 +137,18 @@ func decodeDenial(term *ast.Term) (Denial, error) {
 	}
 	denial.Terminal = terminal
 	return denial, nil
+}
+
+func textAt(object ast.Object, key *ast.Term) (string, error) {
+	found := object.Get(key)
+	if found == nil {
+		return "", malformed("a denial has no %s", key)
+	}
+	value, isString := found.Value.(ast.String)
+	if !isString || value == "" {
+		return "", malformed("the %s of a denial is no text", key)
+	}
+	return string(value), nil
 }
 
 func booleanAt(object ast.Object, key *ast.Term) (value, isBoolean bool) {

@@ -30,20 +30,18 @@ const (
 type Judge struct {
 	activation *Activation
 	facts      Facts // without candidate and attempts
-	now        *ast.Term
-	call       *ast.Term
-	identity   *ast.Term
 	err        error // why the facts of the call cannot be decided upon
+	// now, call and identity are those parts of the input document, once it was needed.
+	now, call, identity *ast.Term
+	// keyOfCall is what the call contributes to the keys of remembered decisions; keyBuffer is written over by each.
+	keyOfCall, keyBuffer []byte
 }
 
 // Judge prepares to decide the candidates of one call by this activation. now is what policy takes for the time throughout
 // the call.
 func (a *Activation) Judge(now time.Time, call Call, identity Identity) *Judge {
 	j := &Judge{activation: a, facts: Facts{Now: Nanos(now), Call: call, Identity: identity}}
-	if j.err = cmp.Or(checkCall(call), checkIdentity(identity)); j.err != nil {
-		return j
-	}
-	j.now, j.call, j.identity = wholeTerm(j.facts.Now), callTerm(call), identityTerm(identity)
+	j.err = cmp.Or(checkCall(call), checkIdentity(identity))
 	return j
 }
 
@@ -61,39 +59,66 @@ func (j *Judge) Decide(ctx context.Context, candidate Candidate, attempts []Atte
 	if err := cmp.Or(j.err, checkCandidate(candidate), checkAttempts(attempts)); err != nil {
 		return Decision{}, err
 	}
-	return j.activation.decide(ctx, documentOf(j.now, j.call, j.identity, candidateTerm(candidate), attemptsTerm(attempts)))
+	key, canRemember := j.key(candidate, attempts)
+	if canRemember {
+		if decision, found, err := j.remembered(ctx, key, candidate, attempts); found {
+			return decision, err
+		}
+	}
+	decision, err := j.activation.decide(ctx, &j.activation.judgement, j.document(candidate, attempts))
+	if err == nil && canRemember {
+		j.activation.memory.decisions.Add(key, j.activation.memory.stableOf(decision))
+	}
+	return decision, err
 }
 
-// decide asks the entry point. An answer that comes after the time limit is none.
-func (a *Activation) decide(ctx context.Context, input ast.Object) (Decision, error) {
-	watch := &stopwatch{ctx: ctx, deadline: time.Now().Add(a.timeLimit)}
-	if watch.look(); watch.reason != nil {
-		return Decision{}, watch.reason
+// document is the input document. What candidates share is built once.
+func (j *Judge) document(candidate Candidate, attempts []Attempt) ast.Object {
+	if j.now == nil {
+		j.now, j.call, j.identity = wholeTerm(j.facts.Now), callTerm(j.facts.Call), identityTerm(j.facts.Identity)
 	}
-	results, err := a.query.Eval(ctx,
-		rego.EvalParsedInput(input),
-		rego.EvalTransaction(a.txn),
-		rego.EvalExternalCancel(watch),
-		rego.EvalMetrics(metrics.NoOp()),
-	)
-	if watch.look(); watch.reason != nil {
-		return Decision{}, watch.reason
-	}
+	return documentOf(j.now, j.call, j.identity, candidateTerm(candidate), attemptsTerm(attempts))
+}
+
+// decide asks for a decision.
+func (a *Activation) decide(ctx context.Context, query *rego.PreparedEvalQuery, input ast.Object) (Decision, error) {
+	answer, err := a.ask(ctx, query, input)
 	if err != nil {
-		return Decision{}, evaluationError(err)
-	}
-	if len(results) != 1 || len(results[0].Expressions) != 1 {
-		return Decision{}, ErrUndefined
-	}
-	answer, isTerm := results[0].Expressions[0].Value.(*ast.Term)
-	if !isTerm {
-		return Decision{}, fmt.Errorf("%w: it is no term", ErrMalformed)
+		return Decision{}, err
 	}
 	decision, err := decodeDecision(answer)
 	if err != nil {
 		return Decision{}, err
 	}
 	return decision, a.checkDeclared(decision)
+}
+
+// ask evaluates a query. An answer that comes after the time limit is none.
+func (a *Activation) ask(ctx context.Context, query *rego.PreparedEvalQuery, input ast.Object) (*ast.Term, error) {
+	watch := &stopwatch{ctx: ctx, deadline: time.Now().Add(a.timeLimit)}
+	if watch.look(); watch.reason != nil {
+		return nil, watch.reason
+	}
+	results, err := query.Eval(ctx,
+		rego.EvalParsedInput(input),
+		rego.EvalTransaction(a.txn),
+		rego.EvalExternalCancel(watch),
+		rego.EvalMetrics(metrics.NoOp()),
+	)
+	if watch.look(); watch.reason != nil {
+		return nil, watch.reason
+	}
+	if err != nil {
+		return nil, evaluationError(err)
+	}
+	if len(results) != 1 || len(results[0].Expressions) != 1 {
+		return nil, ErrUndefined
+	}
+	answer, isTerm := results[0].Expressions[0].Value.(*ast.Term)
+	if !isTerm {
+		return nil, malformed("it is no term")
+	}
+	return answer, nil
 }
 
 // checkDeclared holds the answer to what the rules declare in their METADATA, which documents and the console show. Before

@@ -123,8 +123,10 @@ func TestDecideRefusesByARuleThatFails(t *testing.T) {
 	}
 }
 
-// endless takes minutes, in steps between which it can be interrupted.
-const endless = `decision := {"allow": count(pairs) < 0, "denials": [], "honour_routing": false} if input.call
+// endless takes minutes for the facts of these tests, in steps between which it can be interrupted.
+const endless = `decision := {"allow": count(pairs) < 0, "denials": [], "honour_routing": false} if input.call.model == "acme/large"
+
+decision := {"allow": true, "denials": [], "honour_routing": false} if input.call.model == "ordinary"
 
 pairs contains [a, b] if {
 	some a in numbers.range(1, 100000)

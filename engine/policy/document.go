@@ -40,12 +40,14 @@ var (
 	keyEnabled           = ast.StringTerm("enabled")
 	keyGroups            = ast.StringTerm("groups")
 	keyIdentity          = ast.StringTerm("identity")
+	keyInputPrice        = ast.StringTerm("input_price")
 	keyInputTokens       = ast.StringTerm("input_tokens")
 	keyKind              = ast.StringTerm("kind")
 	keyModalities        = ast.StringTerm("modalities")
 	keyModel             = ast.StringTerm("model")
 	keyNow               = ast.StringTerm("now")
 	keyOpenRouterRouting = ast.StringTerm("openrouter_routing")
+	keyOutputPrice       = ast.StringTerm("output_price")
 	keyOutputTokensMax   = ast.StringTerm("output_tokens_max")
 	keyPriced            = ast.StringTerm("priced")
 	keyPrincipal         = ast.StringTerm("principal")
@@ -115,6 +117,8 @@ func candidateTerm(c Candidate) *ast.Term {
 		field{keyContextTokens, numberTerm(c.ContextTokens)},
 		field{keyOutputTokensMax, numberTerm(c.OutputTokensMax)},
 		field{keyPriced, ast.InternedTerm(c.Priced)},
+		field{keyInputPrice, numberTerm(c.InputPrice)},
+		field{keyOutputPrice, numberTerm(c.OutputPrice)},
 		field{keyOpenRouterRouting, ast.InternedTerm(c.OpenRouterRouting)},
 		field{keyAccounting, ast.StringTerm(c.Accounting)},
 	)

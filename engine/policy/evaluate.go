@@ -157,8 +157,10 @@ func complete(way string, value ast.Value, of reflect.Type) error {
 }
 
 // Document is the input document of the facts.
-func (f Facts) Document() Document {
-	return Document{value: documentOf(wholeTerm(f.Now), callTerm(f.Call), identityTerm(f.Identity), candidateTerm(f.Candidate), attemptsTerm(f.Attempts))}
+func (f Facts) Document() Document { return Document{value: f.document()} }
+
+func (f Facts) document() ast.Object {
+	return documentOf(wholeTerm(f.Now), callTerm(f.Call), identityTerm(f.Identity), candidateTerm(f.Candidate), attemptsTerm(f.Attempts))
 }
 
 // Decide decides upon an input document afresh. It fails as [Judge.Decide] does.
@@ -167,7 +169,7 @@ func (a *Activation) Decide(ctx context.Context, input Document) (Decision, erro
 	if !isObject {
 		return Decision{}, errors.New("policy: there is no input document")
 	}
-	return a.decide(ctx, object)
+	return a.decide(ctx, &a.decision, object)
 }
 
 // Evaluate answers a query of Rego, such as data.regent.rules.access, on an input document. Tracers are told of every step; they and

@@ -75,6 +75,10 @@ type Candidate struct {
 	OutputTokensMax *int64 `json:"output_tokens_max"`
 	// Priced says that the candidate has a price for the call: for the service tier that it asks for, too.
 	Priced bool `json:"priced"`
+	// InputPrice and OutputPrice are what a token of the prompt and one of the output cost at least, in pico-USD; null if that is not
+	// known. Long prompts and service tiers may cost more.
+	InputPrice  *int64 `json:"input_price"`
+	OutputPrice *int64 `json:"output_price"`
 	// OpenRouterRouting says that the request carries OpenRouter routing metadata that this source would act on.
 	OpenRouterRouting bool `json:"openrouter_routing"`
 	// Accounting is how the source is paid: "api_key" by money, "subscription" by credits, "unmetered" not at all.
@@ -105,6 +109,8 @@ type Decision struct {
 	Denials []Denial `json:"denials"`
 	// HonourRouting says that OpenRouter routing metadata may be passed on; otherwise it is stripped.
 	HonourRouting bool `json:"honour_routing"`
+	// Remembered says that equal facts had been decided upon before.
+	Remembered bool `json:"-"`
 }
 
 // Denial is one rule's refusal of a candidate. All but Rule comes from the METADATA of the rule.

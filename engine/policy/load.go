@@ -12,6 +12,7 @@ import (
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/bundle"
+	"github.com/open-policy-agent/opa/v1/profiler"
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
@@ -28,6 +29,9 @@ type Source struct {
 	Required []string
 	// TimeLimit bounds each decision. Defaults to DefaultTimeLimit.
 	TimeLimit time.Duration
+	// Remembered bounds the decisions that are kept for facts that are observed to be equal. Defaults to DefaultRemembered; below 0
+	// none is kept, and every decision is made afresh.
+	Remembered int
 	// Forbidden built-ins, by name, are refused besides those that no policy may use. Optional.
 	Forbidden []string
 }
@@ -35,7 +39,11 @@ type Source struct {
 // DefaultTimeLimit bounds a decision: some 500 times what one takes, and still far less than a caller notices.
 const DefaultTimeLimit = 50 * time.Millisecond
 
-const entryPoint = "data.regent.main.decision"
+// entryPoint decides upon any document. judgement does so upon documents that are known to be complete, if the bundle has it.
+const (
+	entryPoint = "data.regent.main.decision"
+	judgement  = "data.regent.main.judgement"
+)
 
 // Load builds an activation aside: whatever is wrong is an error, and what is in force stays so. The error is a *LoadError
 // that names file and line where there is one, or the context's.
@@ -61,10 +69,17 @@ func Load(ctx context.Context, source Source) (*Activation, error) {
 	for _, u := range bundles {
 		a.revisions[u.name] = u.revision()
 	}
-	if problems := a.prepare(ctx, bundles, data, reduced); len(problems) > 0 {
+	main, isUnion := entryPointAt(bundles)
+	observed, problems := a.prepare(ctx, bundles, data, reduced)
+	if len(problems) > 0 {
 		return nil, loadError(problems)
 	}
-	if err := a.probe(ctx, entryPointAt(bundles)); err != nil {
+	if size := cmp.Or(source.Remembered, DefaultRemembered); size > 0 {
+		if err := a.remember(ctx, observed, isUnion, size); err != nil {
+			return nil, loadError([]Problem{{Text: err.Error()}})
+		}
+	}
+	if err := a.probe(ctx, main); err != nil {
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -145,23 +160,30 @@ func merge(into, from map[string]any) {
 	}
 }
 
-// prepare compiles the modules over the data and prepares the one query.
-func (a *Activation) prepare(ctx context.Context, bundles []*unpacked, data map[string]any, reduced *ast.Capabilities) []Problem {
+// prepare compiles the modules over the data and prepares the query. It tells what each rule observes of the facts.
+func (a *Activation) prepare(ctx context.Context, bundles []*unpacked, data map[string]any, reduced *ast.Capabilities) (map[*ast.Rule]observations, []Problem) {
 	store := inmem.NewFromObjectWithOpts(data, inmem.OptRoundTripOnWrite(false), inmem.OptReturnASTValuesOnRead(true))
 	// Nothing is ever written to the store, so that one read transaction serves all decisions for as long as the activation lives.
 	txn, err := store.NewTransaction(ctx)
 	if err != nil {
-		return []Problem{{Text: err.Error()}}
+		return nil, []Problem{{Text: err.Error()}}
 	}
-	compiler, problems := compile(ctx, bundles, modulesOf(bundles), reduced, store, txn)
+	compiler, observed, problems := compile(ctx, bundles, modulesOf(bundles), reduced, store, txn)
 	if len(problems) > 0 {
-		return problems
+		return nil, problems
 	}
 	a.compiler, a.store, a.txn = compiler, store, txn
-	if a.query, err = a.prepared(ctx, entryPoint); err != nil {
-		return []Problem{{Text: err.Error()}}
+	if a.decision, err = a.prepared(ctx, entryPoint); err != nil {
+		return nil, []Problem{{Text: err.Error()}}
 	}
-	return nil
+	a.judgementAt, a.judgement = entryPoint, a.decision
+	if len(compiler.GetRulesExact(ast.MustParseRef(judgement))) > 0 {
+		a.judgementAt = judgement
+		if a.judgement, err = a.prepared(ctx, judgement); err != nil {
+			return nil, []Problem{{Text: err.Error()}}
+		}
+	}
+	return observed, nil
 }
 
 // prepared is a query that answers with terms.
@@ -176,16 +198,16 @@ func (a *Activation) prepared(ctx context.Context, query string) (rego.PreparedE
 	).PrepareForEval(ctx)
 }
 
-// compile checks the modules as `opa check --strict` does, by the schemas, and for what fails open.
+// compile checks the modules as `opa check --strict` does, by the schemas, and for what fails open, and reads off them what each rule
+// observes.
 func compile(ctx context.Context, bundles []*unpacked, modules map[string]*ast.Module, reduced *ast.Capabilities,
-	store storage.Store, txn storage.Transaction) (*ast.Compiler, []Problem) {
-	var problems []Problem
-	compiler := ast.NewCompiler().
+	store storage.Store, txn storage.Transaction) (compiler *ast.Compiler, observed map[*ast.Rule]observations, problems []Problem) {
+	compiler = ast.NewCompiler().
 		WithStageAfterID(ast.StageResolveRefs, ast.CompilerStageDefinition{
-			Name:       "FailingOpen",
-			MetricName: "failing_open",
+			Name:       "Read",
+			MetricName: "read",
 			Stage: func(c *ast.Compiler) *ast.Error {
-				problems = failingOpen(c.Modules)
+				problems, observed = failingOpen(c.Modules), observedBy(c.Modules)
 				return nil
 			},
 		}).
@@ -197,7 +219,7 @@ func compile(ctx context.Context, bundles []*unpacked, modules map[string]*ast.M
 	if compiler.Compile(modules); compiler.Failed() {
 		problems = append(problems, problemsOf(compiler.Errors, "")...)
 	}
-	return compiler, problems
+	return compiler, observed, problems
 }
 
 func schemasOf(bundles []*unpacked) *ast.SchemaSet {
@@ -269,9 +291,10 @@ func inheriting(schemas []*ast.SchemaAnnotation) *ast.Module {
 	return ast.MustParseModuleWithOpts(text+"package org\n", ast.ParserOptions{ProcessAnnotation: true, RegoVersion: ast.RegoV1})
 }
 
-// probe asks about nothing at all, which must be refused, and learns from the answer how the entry point itself refuses.
+// probe asks about nothing at all, which must be refused, and learns from the answer how the entry point itself refuses. Then it asks
+// about an ordinary call, whose facts must be complete and decided in time.
 func (a *Activation) probe(ctx context.Context, main Rule) error {
-	decision, err := a.decide(ctx, ast.NewObject())
+	decision, err := a.decide(ctx, &a.decision, ast.NewObject())
 	switch {
 	case errors.Is(err, ErrUndefined):
 		return fmt.Errorf("%s is not defined: is the bundle with root regent missing?", entryPoint)
@@ -299,5 +322,53 @@ func (a *Activation) probe(ctx context.Context, main Rule) error {
 	for _, rule := range a.rules {
 		a.declared[rule.denial()] = true
 	}
-	return nil
+	return a.probeOrdinary(ctx, decision.Denials)
+}
+
+// probeOrdinary asks about an ordinary call. Any decision will do, and so will one that fails for what this very call is; but none that
+// finds the document incomplete, which would be the program's own, and none that takes too long.
+func (a *Activation) probeOrdinary(ctx context.Context, incomplete []Denial) error {
+	input := ordinary.document()
+	decision, err := a.decide(ctx, &a.decision, input)
+	if errors.Is(err, ErrLate) { // once more: the machine may have been busy
+		decision, err = a.decide(ctx, &a.decision, input)
+	}
+	switch {
+	case errors.Is(err, ErrLate):
+		return fmt.Errorf("a decision on an ordinary call takes longer than %v: %s", a.timeLimit, a.slowest(input))
+	case err == nil && slices.Equal(decision.Denials, incomplete):
+		return fmt.Errorf("%s finds the facts of a call incomplete that this program gives it: the bundle is for another version of the program",
+			entryPoint)
+	}
+	return ctx.Err()
+}
+
+// ordinary is a call as there are many: attempts included, so that their fields are asked for, too.
+var ordinary = Facts{
+	Now: 1_700_000_000_000_000_000,
+	Call: Call{
+		Model: "ordinary", Protocol: "openai.chat", Kind: "generation", Stream: true, Modalities: []string{"image"},
+		InputTokens: new(int64(1000)), OutputTokensMax: new(int64(500)), TokensBounded: true, CostBounded: true,
+	},
+	Identity: Identity{User: new("ordinary"), Groups: []string{"ordinary"}},
+	Candidate: Candidate{
+		Source: "ordinary", Provider: "openai", Model: "ordinary", Enabled: true, Connection: "authorised", Protocols: []string{"openai.chat"},
+		Modalities: []string{"image"}, ContextTokens: new(int64(100_000)), OutputTokensMax: new(int64(4000)), Priced: true,
+		InputPrice: new(int64(250_000)), OutputPrice: new(int64(2_000_000)), Accounting: ByAPIKey,
+	},
+	Attempts: []Attempt{{Source: "other", Provider: "openai", Reason: "rate_limited", Accounting: ByAPIKey}},
+}
+
+// slowest says where most of a decision's time goes.
+func (a *Activation) slowest(input ast.Object) string {
+	ctx, cancel := context.WithTimeout(context.Background(), a.timeLimit)
+	defer cancel()
+	profile := profiler.New()
+	_, _, _ = a.Evaluate(ctx, entryPoint, Document{value: input}, profile) // it does not end in time, which is known
+	top := profile.ReportTopNResults(1, []string{"total_time_ns"})
+	if len(top) == 0 || top[0].Location == nil {
+		return "simplify the rules, or look entries up by key instead of going over them"
+	}
+	place := problemAt(top[0].Location, "look entries up by key instead of going over them")
+	return "most of it here: " + place.String()
 }

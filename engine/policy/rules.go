@@ -35,8 +35,13 @@ func (r Rule) denial() Denial {
 // mainRule is the name under which the entry point refuses by itself. Its text is in its answer, not in METADATA.
 const mainRule = "main"
 
-// entryPointAt returns the part of a Rule that can be read where the entry point's default is written.
-func entryPointAt(bundles []*unpacked) (found Rule) {
+// unionDeclared is how the entry point says in its METADATA, as custom.composition, that its denials are those of the rules and nothing
+// else, so that some rules can be asked apart from others.
+const unionDeclared = "union"
+
+// entryPointAt returns the part of a Rule that can be read where the entry point's default is written, and whether the entry point
+// declares that it is the union of the rules.
+func entryPointAt(bundles []*unpacked) (found Rule, isUnion bool) {
 	for _, u := range bundles {
 		for _, file := range u.parsed.Modules {
 			for _, rule := range file.Parsed.Rules {
@@ -47,11 +52,12 @@ func entryPointAt(bundles []*unpacked) (found Rule) {
 				found = Rule{Bundle: place.Bundle, File: place.File, Line: place.Line}
 				for _, annotations := range rule.Annotations {
 					found.Description = annotations.Description
+					isUnion = annotations.Custom["composition"] == unionDeclared
 				}
 			}
 		}
 	}
-	return found
+	return found, isUnion
 }
 
 func sortRules(rules []Rule) {

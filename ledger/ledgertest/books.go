@@ -256,7 +256,7 @@ func (b *bench) prune(sinks ...string) ledger.PruneReport {
 	if len(report.Behind) > 0 && dry.Records >= report.Records {
 		return report
 	}
-	if dry.Records != report.Records || dry.Holds != report.Holds || dry.Charges != report.Charges || dry.Calls != report.Calls {
+	if dry.Activations != report.Activations || dry.Records != report.Records || dry.Holds != report.Holds || dry.Charges != report.Charges || dry.Calls != report.Calls {
 		b.t.Fatalf("a dry run says %+v, it was %+v", dry, report)
 	}
 	return report

@@ -45,6 +45,7 @@ type Store struct {
 	amendments  map[uuid.UUID]ledger.AmendmentRow
 	sweep       ledger.SweepRow
 	gates       gates
+	activations activations
 }
 
 type cursor struct {
@@ -75,6 +76,7 @@ func New(now func() time.Time) *Store {
 		cursors:     map[cursor]int64{},
 		amendments:  map[uuid.UUID]ledger.AmendmentRow{},
 		gates:       newGates(),
+		activations: activations{recent: unbounded[[32]byte, activation]()},
 	}
 }
 
@@ -518,6 +520,19 @@ func (s *Store) page(writer uuid.UUID, after int64, limit int) []ledger.Record {
 func place(records []ledger.Record, number int64) int {
 	at, _ := slices.BinarySearchFunc(records, number, func(r ledger.Record, number int64) int { return cmp.Compare(r.Number, number) })
 	return at
+}
+
+// Oldest is the earliest time of the records of a stream above a number.
+func (s *Store) Oldest(_ context.Context, writer uuid.UUID, after int64) (oldest time.Time, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	records := s.records[writer]
+	for _, record := range records[place(records, after+1):] {
+		if oldest.IsZero() || record.At.Before(oldest) {
+			oldest = record.At
+		}
+	}
+	return oldest, nil
 }
 
 // Tail reads the newest records.

@@ -1,6 +1,7 @@
 package sqldb_test
 
 import (
+	"crypto/sha256"
 	"errors"
 	"testing"
 	"time"
@@ -309,6 +310,49 @@ var operations = []struct {
 		wantEqual(c.t, "cursor", number, 7)
 		wantError(c.t, "another", c.store.SetCursor(ctx, sink, c.ledger.Writer(), 3, 8), ledger.ErrState)
 	}},
+	{"keep an activation", writes, func(c *faultCase, s shape) {
+		digest, content := activation(c.account.ID)
+		c.arm()
+		c.must("keep", c.store.KeepActivation(ctx, digest, content))
+		c.happened(s, 0, 0)
+		kept, err := c.store.Activation(ctx, digest)
+		c.must("activation", err)
+		wantEqual(c.t, "content", string(kept), string(content))
+		c.Advance(time.Microsecond)
+		c.must("keep again", c.store.KeepActivation(ctx, digest, nil))
+		old, err := c.store.OldActivations(ctx, c.Now())
+		c.must("old activations", err)
+		wantEqual(c.t, "old activations", len(old), 0)
+		c.Advance(time.Microsecond)
+		_, err = c.store.DropActivations(ctx, c.Now())
+		c.must("drop", err)
+	}},
+	{"drop activations", shape{cursor: true}, func(c *faultCase, s shape) {
+		digest, content := activation(c.account.ID)
+		c.must("keep", c.store.KeepActivation(ctx, digest, content))
+		c.Advance(time.Microsecond)
+		c.arm()
+		n, err := c.store.DropActivations(ctx, c.Now())
+		c.must("drop", err)
+		c.happened(s, 0, 0)
+		if n != 1 && !(n == 0 && c.fault.Commits()) { // what went in silence is not counted
+			c.t.Errorf("%d were dropped", n)
+		}
+		_, err = c.store.Activation(ctx, digest)
+		wantError(c.t, "one that was dropped", err, ledger.ErrNotFound)
+	}},
+	{"read an activation", loads, func(c *faultCase, s shape) {
+		digest, content := activation(c.account.ID)
+		c.must("keep", c.store.KeepActivation(ctx, digest, content))
+		c.arm()
+		kept, err := c.store.Activation(ctx, digest)
+		c.must("activation", err)
+		c.happened(s, 0, 0)
+		wantEqual(c.t, "content", string(kept), string(content))
+		c.Advance(time.Microsecond)
+		_, err = c.store.DropActivations(ctx, c.Now())
+		c.must("drop", err)
+	}},
 	{"deny", shape{denies: true, loads: true}, func(c *faultCase, s shape) {
 		c.settle(c.admit(admission(c.account, 100, 100)), 100)
 		c.Advance(time.Hour)
@@ -349,6 +393,12 @@ var operations = []struct {
 		c.audit()
 		c.happened(s, 30, 0)
 	}},
+}
+
+// activation is one of a name.
+func activation(name string) (digest [32]byte, content []byte) {
+	content = []byte("the policy of " + name)
+	return sha256.Sum256(content), content
 }
 
 func amendment() ledger.Amendment {

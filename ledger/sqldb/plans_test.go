@@ -138,7 +138,7 @@ func (s *Store) lookups() []query {
 		{readCall, []any{id[:]}}, {readAttempts, []any{id[:]}}, {readByOwner, []any{"u7", 20}}, {readByName, []any{"u7", "c7", "c7", 20}},
 		{readOfCall, []any{id[:]}}, {readTail, []any{20}}, {readRecords, []any{id[:], 100, 1000}}, {readStreams, nil},
 		{pageAccounts, []any{"user/u1/tokens", 1000}}, {pageCharges, []any{"user/u1/tokens", 20, 1000}}, {pageHolds, []any{id[:], 1000}},
-		{pageCalls, []any{id[:], 1000}}, {readLast, []any{id[:]}},
+		{pageCalls, []any{id[:], 1000}}, {readLast, []any{id[:]}}, {readOldest, []any{id[:], 100}},
 	} {
 		queries = append(queries, s.read(row, lookup.statement, lookup.args...))
 	}

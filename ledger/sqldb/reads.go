@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -78,6 +79,14 @@ func stream(to *[]ledger.Stream) func(scan) error {
 // Records reads a stream.
 func (s *Store) Records(ctx context.Context, writer uuid.UUID, after int64, limit int) ([]ledger.Record, error) {
 	return s.records(ctx, readRecords, writer[:], after, limit)
+}
+
+// Oldest is the earliest time of the records of a stream above a number.
+func (s *Store) Oldest(ctx context.Context, writer uuid.UUID, after int64) (oldest time.Time, err error) {
+	err = s.look(ctx, func() query {
+		return s.read(func(scan scan) error { return scan(micros{&oldest}) }, readOldest, writer[:], after)
+	})
+	return oldest, err
 }
 
 // Tail reads the newest records, oldest first.

@@ -47,7 +47,7 @@ const (
 	connectionsDefault = 10
 	// idleMax is how long a connection may lie idle: less than the shortest after which a network's middle forgets one in silence.
 	idleMax = time.Minute
-	// writersMax is for the ledger's one writer, and for the cursors of sinks.
+	// writersMax is for the ledger's one writer, and for the cursors of sinks and the activations.
 	writersMax = 2
 	// patience is how long a server is tried that cannot be reached or gives no clear answer: a restart or a failover mostly takes no
 	// longer, and whoever waits for an answer would not wait much longer, either.

@@ -132,12 +132,22 @@ const (
 		UNION ALL SELECT (SELECT r.writer FROM ledger_record r WHERE r.writer > w.writer ORDER BY r.writer LIMIT 1)
 		FROM w WHERE w.writer IS NOT NULL)
 		SELECT w.writer, (SELECT max(r.number) FROM ledger_record r WHERE r.writer = w.writer) FROM w WHERE w.writer IS NOT NULL ORDER BY w.writer`
+	readOldest    = `SELECT min(at) FROM ledger_record WHERE writer = ? AND number > ?`
 	recordColumns = `writer, number, at, kind, call, body`
 	readRecords   = `SELECT ` + recordColumns + ` FROM ledger_record WHERE writer = ? AND number > ? ORDER BY number LIMIT ?`
 	readTail      = `SELECT ` + recordColumns + ` FROM ledger_record ORDER BY at DESC, writer DESC, number DESC LIMIT ?`
 	readOfCall    = `SELECT ` + recordColumns + ` FROM ledger_record WHERE call = ? ORDER BY at, writer, number`
 	writeRecords  = `INSERT INTO ledger_record (` + recordColumns + `) VALUES [(?, ?, ?, ?, ?, ?)]`
 	deleteRecords = `DELETE FROM ledger_record WHERE writer = ? AND number <= ?`
+
+	// The last use never moves backwards. What somebody else has just made is there already.
+	touchActivation = `UPDATE ledger_activation SET used_at = CASE WHEN used_at < {now} THEN {now} ELSE used_at END
+		WHERE digest = ? RETURNING used_at`
+	makeActivation = `INSERT INTO ledger_activation (digest, used_at, content) VALUES (?, {now}, ?) ON CONFLICT (digest)
+		DO UPDATE SET used_at = excluded.used_at WHERE ledger_activation.used_at < excluded.used_at`
+	readActivation    = `SELECT content FROM ledger_activation WHERE digest = ?`
+	oldActivations    = `SELECT t.digest FROM ledger_activation t WHERE t.used_at < ? ORDER BY t.digest`
+	deleteActivations = `DELETE FROM ledger_activation WHERE digest IN (` + oldActivations + ` {lock}) RETURNING digest`
 
 	readAmendments   = `SELECT id, digest FROM ledger_amendment WHERE id IN ([?])`
 	writeAmendments  = `INSERT INTO ledger_amendment (id, digest) VALUES [(?, ?)]`

@@ -112,6 +112,13 @@ func TestWhatWasNotAnsweredIsDoneOnce(t *testing.T) {
 			by := amendment()
 			c.repeatedly(func() error { return c.ledger.Reset(ctx, by, []ledger.Account{c.account}) })
 		}},
+		{"keep an activation", 0, func(c *faultCase) {
+			digest, content := activation(c.account.ID)
+			c.repeatedly(func() error { return c.store.KeepActivation(ctx, digest, content) })
+			kept, err := c.store.Activation(ctx, digest)
+			c.must("activation", err)
+			wantEqual(c.t, "content", string(kept), string(content))
+		}},
 		{"move a cursor", 0, func(c *faultCase) {
 			c.repeatedly(func() error { return c.store.SetCursor(ctx, c.account.ID, c.ledger.Writer(), 0, 7) })
 		}},

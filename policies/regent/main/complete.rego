@@ -35,6 +35,8 @@ _input_is_complete if {
 	type_name(input.candidate.context_tokens) in {"null", "number"}
 	type_name(input.candidate.output_tokens_max) in {"null", "number"}
 	is_boolean(input.candidate.priced)
+	type_name(input.candidate.input_price) in {"null", "number"}
+	type_name(input.candidate.output_price) in {"null", "number"}
 	is_boolean(input.candidate.openrouter_routing)
 	is_string(input.candidate.accounting)
 

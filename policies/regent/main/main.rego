@@ -9,8 +9,11 @@ package regent.main
 # title: May this candidate serve this call?
 # description: >-
 #   Only if the input is complete and no rule denies. The default answers for an incomplete input, and for missing settings,
-#   whatever the rules would say: a rule that reads a missing field is undefined, and undefined denies nothing.
+#   whatever the rules would say: a rule that reads a missing field is undefined, and undefined denies nothing. The denials are
+#   the union of what the rules deny, so that the engine may remember what some deny and ask others anew.
 # entrypoint: true
+# custom:
+#   composition: union
 default decision := {
 	"allow": false,
 	"denials": [{
@@ -23,13 +26,20 @@ default decision := {
 	"honour_routing": false,
 }
 
-decision := {
+decision := judgement if {
+	_input_is_complete
+	is_object(data.regent.settings)
+}
+
+# METADATA
+# title: What the rules say of a complete input
+# description: >-
+#   The engine asks for this where it has built the input itself, out of types that are complete, and has seen while loading that
+#   the decision finds them complete. Everybody else asks for the decision.
+judgement := {
 	"allow": count(_denials) == 0,
 	"denials": _denials,
 	"honour_routing": data.regent.rules.openrouter.honour,
-} if {
-	_input_is_complete
-	is_object(data.regent.settings)
 }
 
 _denials contains _named(name, denial) if {

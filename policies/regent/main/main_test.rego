@@ -89,7 +89,7 @@ _fields contains concat("/", array.concat([""], path)) if {
 }
 
 test_knows_every_field if {
-	count(_fields) == 35
+	count(_fields) == 37
 	{"/now", "/call", "/candidate/source", "/attempts"} & _fields == {"/now", "/call", "/candidate/source", "/attempts"}
 }
 
@@ -117,6 +117,8 @@ _nullable := {
 	"/candidate/residency",
 	"/candidate/context_tokens",
 	"/candidate/output_tokens_max",
+	"/candidate/input_price",
+	"/candidate/output_price",
 }
 
 test_denies_null_except_where_it_means_unknown if {

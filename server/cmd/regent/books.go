@@ -66,6 +66,8 @@ type pruneDocument struct {
 	Calls   int64     `json:"calls"`
 	Holds   int64     `json:"holds"`
 	Charges int64     `json:"charges"`
+	// Activations are policies that no record names any more.
+	Activations int `json:"activations"`
 	// SinksBehind keep what they have not read.
 	SinksBehind []string `json:"sinks_behind"`
 }
@@ -100,7 +102,7 @@ func (c pruneCmd) Run(ctx context.Context, e *environment) error {
 	}
 	return e.printPruned(pruneDocument{
 		DryRun: pruning.DryRun, Before: report.Before, Records: report.Records, Calls: report.Calls, Holds: report.Holds,
-		Charges: report.Charges, SinksBehind: append([]string{}, report.Behind...),
+		Charges: report.Charges, Activations: report.Activations, SinksBehind: append([]string{}, report.Behind...),
 	}, c.JSON)
 }
 
@@ -112,8 +114,8 @@ func (e *environment) printPruned(d pruneDocument, inJSON bool) error {
 	if d.DryRun {
 		did, then = "would prune", " (--yes does it)"
 	}
-	_, err := fmt.Fprintf(e.stdout, "%s what is older than %s: %d records, %d calls, %d holds, %d charges%s\n",
-		did, d.Before.Format(time.RFC3339), d.Records, d.Calls, d.Holds, d.Charges, then)
+	_, err := fmt.Fprintf(e.stdout, "%s what is older than %s: %d records, %d calls, %d holds, %d charges, %d activations%s\n",
+		did, d.Before.Format(time.RFC3339), d.Records, d.Calls, d.Holds, d.Charges, d.Activations, then)
 	if err == nil && len(d.SinksBehind) > 0 {
 		_, err = fmt.Fprintf(e.stdout, "more could go, but these sinks have not read it: %s\n", strings.Join(d.SinksBehind, ", "))
 	}

@@ -7,10 +7,9 @@ import (
 	"fmt"
 
 	"regent/engine/policy"
-	"regent/ledger"
 )
 
-// activationArchive keeps the activations that decisions name.
+// activationArchive keeps the activations that decisions name; a [ledger.Store] does.
 type activationArchive interface {
 	// Activation returns the content of the activation with a digest.
 	Activation(ctx context.Context, digest [32]byte) ([]byte, error)
@@ -21,9 +20,8 @@ type activationArchive interface {
 var restoreActivation func(ctx context.Context, content []byte) (*policy.Activation, error)
 
 // archived is the activation that decided, by its digest in hex.
-func archived(ctx context.Context, store ledger.Store, digest string) (*policy.Activation, error) {
-	archive, keeps := store.(activationArchive)
-	if !keeps || restoreActivation == nil {
+func archived(ctx context.Context, archive activationArchive, digest string) (*policy.Activation, error) {
+	if restoreActivation == nil {
 		return nil, errors.New("the policy that decided is not kept here: name its bundles by -b, and its settings by --settings")
 	}
 	var key [32]byte

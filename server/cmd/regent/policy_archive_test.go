@@ -7,14 +7,10 @@ import (
 	"testing"
 
 	"regent/engine/policy"
-	"regent/ledger"
 )
 
-// keeper is a store that keeps one activation.
-type keeper struct {
-	ledger.Store
-	digest [32]byte
-}
+// keeper is an archive of one activation.
+type keeper struct{ digest [32]byte }
 
 func (k keeper) Activation(_ context.Context, digest [32]byte) ([]byte, error) {
 	if digest != k.digest {

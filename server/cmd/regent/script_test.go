@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -91,7 +92,7 @@ func TestScript(t *testing.T) {
 					"post": post, "get": get, "parallel": parallel, "finish": finish, "policy": changePolicy, "catalogue": changeCatalogue,
 					"upstream": upstream, "clock": moveClock, "ledger": showLedger, "decisions": showDecisions, "restart": restart,
 					"settled": settled, "health": showHealth, "hangup": hangup, "nowhere": nowhere, "terminate": terminate, "find": find,
-					"database": changeDatabase, "exits": exits,
+					"database": changeDatabase, "archive": archive, "exits": exits,
 				},
 			})
 		})
@@ -512,6 +513,15 @@ func changePolicy(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.MkdirAll(filepath.Dir(path), 0o755))
 	ts.Check(os.WriteFile(path, []byte(text), 0o644))
 	g.server.Activate()
+}
+
+// archive NAME: keeps a policy of that name, which decides nothing, beside those that records name.
+func archive(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: archive NAME")
+	}
+	content := []byte(args[0])
+	ts.Check(of(ts).store().KeepActivation(context.Background(), sha256.Sum256(content), content))
 }
 
 // catalogue FILE: replaces the catalogue's file and waits until it was read.
