@@ -233,7 +233,7 @@ func owns(u *unpacked, path ast.Ref) bool {
 // a bundle that comes from elsewhere opens no connection, and what it says does not depend on the day.
 func testCompiler(ctx context.Context, bundles []*unpacked, reduced *ast.Capabilities, store storage.Store, txn storage.Transaction) *ast.Compiler {
 	capable := *reduced
-	capable.Builtins = append(slices.Clone(reduced.Builtins), ast.Print)
+	capable.Builtins = append(slices.Clone(reduced.Builtins), ast.Print, ast.InternalPrint)
 	return ast.NewCompiler().
 		WithCapabilities(&capable).
 		WithEnablePrintStatements(true).

@@ -15,14 +15,18 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"regent/engine/policy"
+	"regent/engine/workshop"
 	"regent/policies"
 	"regent/server"
 )
 
 // Exit codes.
 const (
-	exitFailed = 1
-	exitUsage  = 2
+	exitFailed      = 1 // what was asked is not so, or could not be done
+	exitUsage       = 2 // the command line
+	exitNotLoaded   = 3 // a policy does not load
+	exitTestsFailed = 4 // its tests have not passed, or reach too little of it
 )
 
 // cli is the command line.
@@ -31,6 +35,7 @@ type cli struct {
 	Decisions decisionsCmd `cmd:"" help:"Read the decision log."`
 	Ledger    ledgerCmd    `cmd:"" help:"Read the ledger, verify it, and do to it what persons do."`
 	Migrate   migrateCmd   `cmd:"" help:"Bring the tables of the database up to date, or tell where they are."`
+	Policy    policyCmd    `cmd:"" help:"Write policy: check, test, format, evaluate, explain, compare and build bundles."`
 	Prices    pricesCmd    `cmd:"" help:"Show the published prices that a source of the catalogue can name."`
 }
 
@@ -74,14 +79,36 @@ func (e *environment) run(args []string, stderr io.Writer) int {
 // exitCode says how a command ended. One that was interrupted has answered nothing: whoever verifies the ledger must not take it for
 // a yes.
 func exitCode(stderr io.Writer, err error) int {
+	var said answered
+	var usage usageError
+	var input *workshop.InputError
+	var refused *policy.LoadError
 	switch {
 	case err == nil:
 		return 0
 	case errors.Is(err, context.Canceled):
 		return complain(stderr, errInterrupted, exitFailed)
+	case errors.As(err, &said):
+		return int(said)
+	case errors.As(err, &usage), errors.As(err, &input):
+		return complain(stderr, err, exitUsage)
+	case errors.As(err, &refused) && refused.Tests:
+		return complain(stderr, err, exitTestsFailed)
+	case errors.As(err, &refused):
+		return complain(stderr, err, exitNotLoaded)
 	}
 	return complain(stderr, err, exitFailed)
 }
+
+// answered is how a command ends whose answer, on its output, is a no.
+type answered int
+
+func (a answered) Error() string { return fmt.Sprintf("exit code %d", int(a)) }
+
+// usageError is an error of what was given to a command.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
 
 // complain writes an error as one line.
 func complain(stderr io.Writer, err error, code int) int {

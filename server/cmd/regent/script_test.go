@@ -16,6 +16,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -91,7 +92,7 @@ func TestScript(t *testing.T) {
 					"post": post, "get": get, "parallel": parallel, "finish": finish, "policy": changePolicy, "catalogue": changeCatalogue,
 					"upstream": upstream, "clock": moveClock, "ledger": showLedger, "decisions": showDecisions, "restart": restart,
 					"settled": settled, "health": showHealth, "hangup": hangup, "nowhere": nowhere, "terminate": terminate, "find": find,
-					"database": changeDatabase, "archive": archive,
+					"database": changeDatabase, "archive": archive, "exits": exits,
 				},
 			})
 		})
@@ -608,6 +609,25 @@ func (g *gateway) balances(ts *testscript.TestScript, accounts []ledger.Account)
 		}
 	}
 	return text.String()
+}
+
+// exits CODE PROGRAM ARG…: runs a program that has to end with the exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARG…")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var ended *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &ended) {
+		got = ended.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("the exit code is %d, not %d", got, want)
+	}
 }
 
 // find NAME REGEXP puts what the group of the expression is in the last output into $NAME.
