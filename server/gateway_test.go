@@ -85,20 +85,28 @@ func startGateway(t *testing.T, prepare func(*Server)) *gateway {
 
 func startGatewayOn(t *testing.T, database, catalogueText string, prepare func(*Server)) *gateway {
 	t.Helper()
+	return startGatewayWith(t, func(c *Config) { c.DatabaseURL = database }, catalogueText, prepare)
+}
+
+// startGatewayWith starts a gateway whose configuration is changed.
+func startGatewayWith(t *testing.T, change func(*Config), catalogueText string, prepare func(*Server)) *gateway {
+	t.Helper()
 	folder := t.TempDir()
 	path := filepath.Join(folder, "catalogue.yaml")
 	if err := os.WriteFile(path, []byte(catalogueText), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	g := &gateway{output: &output{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}}
-	s, err := New(Config{
-		Addr: "127.0.0.1:0", Data: filepath.Join(folder, "data"), Catalogue: path, DatabaseURL: database, Policies: policies.Files(),
+	config := Config{
+		Addr: "127.0.0.1:0", Data: filepath.Join(folder, "data"), Catalogue: path, Policies: policies.Files(),
 		Stdout: g.output, Log: slog.New(slog.NewTextHandler(g.output, nil)), DrainFor: time.Second,
 		Env: func(name string) (string, bool) {
 			value, ok := map[string]string{"TOKEN": token, "TOKEN_OF_EVE": tokenOfEve, "KEY": upstreamKey, "BUNDLE": bundleToken, "HMAC": hmacSecret}[name]
 			return value, ok
 		},
-	})
+	}
+	change(&config)
+	s, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,11 +3,13 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
 
 	"regent/engine/policy"
+	"regent/ledger"
 	"regent/server/bundles"
 	"regent/server/catalog"
 	"regent/server/metrics"
@@ -129,7 +131,69 @@ func (s *Server) activate(ctx context.Context, since int64) {
 		return
 	}
 	s.activating.tested = snapshot.Versions
+	if err := s.archive(ctx, activation); err != nil {
+		s.activating.of = parts{}
+		time.AfterFunc(archiveAgain, s.askForPolicy)
+		s.refusePolicy(err)
+		return
+	}
 	s.putInForce(activation)
+}
+
+const (
+	archiveWithin = 10 * time.Second // some thousand times what it takes, so that a database that hangs is told from a slow one
+	archiveAgain  = time.Second      // until a policy that could not be archived is tried again
+	archiveTouch  = time.Hour        // between two notes that the policy in force is: an archive is pruned a day after the last at the earliest
+)
+
+// archive keeps an activation in the ledger's store, before the first record can name it.
+func (s *Server) archive(ctx context.Context, activation *policy.Activation) error {
+	content, err := activation.Archive()
+	if err != nil {
+		return err
+	}
+	return s.keepActivation(ctx, activation, content)
+}
+
+// keepActivation keeps what an activation is restored from; nil notes that one that is kept is in use.
+func (s *Server) keepActivation(ctx context.Context, activation *policy.Activation, content []byte) error {
+	digest, err := policy.ParseDigest(activation.Digest())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, archiveWithin)
+	defer cancel()
+	if err := s.ledger.Store().KeepActivation(ctx, digest, content); err != nil {
+		return fmt.Errorf("the policy %.12s cannot be archived, so that no record may name it: %w", activation.Digest(), err)
+	}
+	return nil
+}
+
+// keepArchive notes from time to time that the policy in force is in use, until ctx ends.
+func (s *Server) keepArchive(ctx context.Context) error {
+	tick := time.NewTicker(archiveTouch)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		if inForce := s.policy.Current(); inForce != nil {
+			if err := s.touchArchive(ctx, inForce); err != nil && ctx.Err() == nil {
+				s.config.Log.Error("the policy in force is not noted in its archive", "err", err)
+			}
+		}
+	}
+}
+
+// touchArchive notes that an activation is in use, and keeps it again if it is gone.
+func (s *Server) touchArchive(ctx context.Context, inForce *policy.Activation) error {
+	err := s.keepActivation(ctx, inForce, nil)
+	if errors.Is(err, ledger.ErrNotFound) {
+		return s.archive(ctx, inForce)
+	}
+	return err
 }
 
 // putInForce makes an activation count, unless it is the one that does.

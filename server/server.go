@@ -74,10 +74,10 @@ func New(config Config) (_ *Server, err error) {
 	if err := s.openCatalogue(); err != nil {
 		return nil, err
 	}
-	s.activate(context.Background(), onlyIfChanged)
 	if err := s.openLedger(); err != nil {
 		return nil, err
 	}
+	s.activate(context.Background(), onlyIfChanged)
 	if s.fake, err = fake.Start(fake.Config{}); err != nil {
 		return nil, fmt.Errorf("the built-in provider: %w", err)
 	}
@@ -310,6 +310,7 @@ func (s *Server) supervise(ctx context.Context) <-chan error {
 	}})
 	supervisor.Add(service{"catalogue", s.catalogue.Run})
 	supervisor.Add(service{"policy", s.keepPolicy})
+	supervisor.Add(service{"archive", s.keepArchive})
 	supervisor.Add(service{"bundles", s.bundles.Run})
 	for _, sink := range s.catalogue.Current().Sinks {
 		supervisor.Add(service{"decisions/" + sink.Name, func(ctx context.Context) error { return s.ship(ctx, sink) }})

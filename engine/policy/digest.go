@@ -4,11 +4,23 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"hash"
 	"slices"
 
 	"github.com/open-policy-agent/opa/v1/util"
 )
+
+// ParseDigest reads a digest as [Activation.Digest] writes it.
+func ParseDigest(text string) (digest [sha256.Size]byte, err error) {
+	if len(text) == 2*sha256.Size {
+		_, err = hex.Decode(digest[:], []byte(text))
+	}
+	if len(text) != 2*sha256.Size || err != nil {
+		return digest, fmt.Errorf("policy: %q is no digest: it has to be %d hex digits", text, 2*sha256.Size)
+	}
+	return digest, nil
+}
 
 // digestOf is a canonical digest of bundles, in the order of their names, and of settings in their JSON form. Every part is
 // preceded by its length, so that no two different sources are written alike.

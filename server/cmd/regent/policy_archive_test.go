@@ -2,50 +2,49 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"strings"
 	"testing"
 
 	"regent/engine/policy"
+	"regent/policies"
 )
 
-// keeper is an archive of one activation.
-type keeper struct{ digest [32]byte }
+// keeper is an archive of activations by their digests in hex.
+type keeper map[string][]byte
 
 func (k keeper) Activation(_ context.Context, digest [32]byte) ([]byte, error) {
-	if digest != k.digest {
-		return nil, errors.New("not found")
+	if content, kept := k[hex.EncodeToString(digest[:])]; kept {
+		return content, nil
 	}
-	return []byte("content"), nil
+	return nil, errors.New("not found")
 }
 
 func TestTheActivationThatDecidedIsRestored(t *testing.T) {
-	was := restoreActivation
-	t.Cleanup(func() { restoreActivation = was })
-	restored := &policy.Activation{}
-	restoreActivation = func(_ context.Context, content []byte) (*policy.Activation, error) {
-		if string(content) != "content" {
-			t.Errorf("got %q", content)
-		}
-		return restored, nil
+	original, err := policy.Load(context.Background(), policy.Source{Bundles: []policy.Bundle{{Name: "regent", FS: policies.Files(), Tested: true}}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	store := keeper{digest: [32]byte{0xab}}
-	known := "ab" + strings.Repeat("00", 31)
-	if got, err := archived(context.Background(), store, known); err != nil || got != restored {
+	content, err := original.Archive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := original.Digest()
+	other := strings.Repeat("ab", 32)
+	store := keeper{digest: content, other: content}
+	if got, err := archived(context.Background(), store, digest); err != nil || got.Digest() != digest {
 		t.Errorf("got %v, %v", got, err)
 	}
-	for digest, want := range map[string]string{
-		"cd" + known[2:]: "the policy that decided, cd0000000000: not found",
-		"":               `as "", which is no digest`,
-		known + "00":     "which is no digest",
-		known[:62] + "x": "which is no digest",
+	for name, want := range map[string]string{
+		strings.Repeat("cd", 32): "the policy that decided, cdcdcdcdcdcd, name its bundles by -b: not found",
+		"":                       `"" is no digest`,
+		digest + "00":            "is no digest",
+		digest[:62] + "xx":       "is no digest",
+		other:                    "somebody has changed it",
 	} {
-		if _, err := archived(context.Background(), store, digest); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v", digest, err)
+		if _, err := archived(context.Background(), store, name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", name, err)
 		}
-	}
-	restoreActivation = nil
-	if _, err := archived(context.Background(), store, known); err == nil || !strings.Contains(err.Error(), "name its bundles by -b") {
-		t.Errorf("got %v", err)
 	}
 }
