@@ -444,7 +444,7 @@ func (w *walk) event(selected *Candidate, refusal *Error) []byte {
 	}
 	event := decisions.Event{
 		Labels: w.Labels, DecisionID: w.request.ID.String(), Bundles: map[string]decisions.Bundle{}, Path: decisions.DecisionPath,
-		Input: &input, Result: result, Timestamp: w.now, Custom: map[string]any{"activation": w.activation.Digest()},
+		Input: &input, Result: result, Timestamp: w.now, Custom: &decisions.Custom{Activation: w.activation.Digest()},
 	}
 	for name, revision := range w.activation.Bundles() {
 		event.Bundles[name] = decisions.Bundle{Revision: revision}

@@ -34,7 +34,13 @@ type Event struct {
 	Input      *Input            `json:"input,omitempty"`
 	Result     any               `json:"result"`
 	Timestamp  time.Time         `json:"timestamp"`
-	Custom     map[string]any    `json:"custom,omitempty"`
+	Custom     *Custom           `json:"custom,omitempty"`
+}
+
+// Custom is what OPA's events have no field for.
+type Custom struct {
+	// Activation is the digest of the policy that decided.
+	Activation string `json:"activation"`
 }
 
 // Bundle names the revision of a bundle that decided.

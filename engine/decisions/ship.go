@@ -40,6 +40,7 @@ type Shipper struct {
 	// others are the streams of other processes, as they were last looked at.
 	others   map[uuid.UUID]otherStream
 	lookedAt time.Time
+	page     []byte // of lines, written over by each
 }
 
 // otherStream is a stream of another process, with records that are not shipped since a time.
@@ -113,7 +114,7 @@ func (s *Shipper) shipStream(ctx context.Context, stream ledger.Stream) error {
 		if err != nil || len(records) == 0 {
 			return err
 		}
-		var page []byte
+		page := s.page[:0]
 		for _, record := range records {
 			line, ok, err := Render(record, s.Labels)
 			if err != nil {
@@ -123,6 +124,7 @@ func (s *Shipper) shipStream(ctx context.Context, stream ledger.Stream) error {
 				page = append(append(page, line...), '\n')
 			}
 		}
+		s.page = page
 		if len(page) > 0 {
 			if _, err := s.Sink.Write(page); err != nil {
 				return err

@@ -76,8 +76,15 @@ func (p *process) stop() {
 // said is the end of what the process has logged.
 func (p *process) said() string {
 	text, _ := os.ReadFile(p.log) // no log, nothing said
+	var wrong []string
+	for line := range strings.Lines(string(text)) {
+		if !strings.Contains(line, "level=INFO") {
+			wrong = append(wrong, line)
+		}
+	}
+	said := strings.Join(wrong, "")
 	const most = 2000
-	return strings.TrimSpace(string(text[max(0, len(text)-most):]))
+	return strings.TrimSpace(said[max(0, len(said)-most):])
 }
 
 // ask sends a line to a process of this program and returns the line that it answers.

@@ -64,7 +64,7 @@ func (b *bench) judge() (judged []judgement) {
 		stage string
 		judge func() judgement
 	}{
-		{"c16", func() judgement { return atMost(2, "CPU per call, 16 clients", b.ratio("c16", regent, "cpu_us")) }},
+		{"c16", func() judgement { return atMost(1.5, "CPU per call, 16 clients", b.ratio("c16", regent, "cpu_us")) }},
 		{oneClient, func() judgement { return atMost(2, "added p50, 1 client", b.addedRatio(oneClient)) }},
 		{firstStage, func() judgement { return atMost(1.3, "added p50 to the first token", b.addedRatio(firstStage)) }},
 		{holdStage, func() judgement { return atMost(1.3, "CPU per paced chunk", b.ratio(holdStage, regent, "cpu_us")) }},
@@ -92,7 +92,7 @@ func (b *bench) judge() (judged []judgement) {
 			judged = append(judged, figure.judge())
 		}
 	}
-	return append(judged, b.judgeLedger()...)
+	return append(append(judged, b.judgePolicy()...), b.judgeLedger()...)
 }
 
 // report is what a person reads.
@@ -102,6 +102,7 @@ func (b *bench) report() string {
 	b.reportLoads(w)
 	b.reportStreams(w)
 	b.reportCounts(w)
+	b.reportPolicy(w)
 	b.reportLedger(w)
 	_, _ = fmt.Fprintln(w, "judged\tis\ttarget\t\t")
 	for _, j := range b.judge() {
@@ -112,7 +113,7 @@ func (b *bench) report() string {
 		if j.Met {
 			verdict = "met"
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%.2f\t%s %.1f\t%s\t\n", j.Figure, j.Is, bound, j.Bound, verdict)
+		_, _ = fmt.Fprintf(w, "%s\t%.2f\t%s %g\t%s\t\n", j.Figure, j.Is, bound, j.Bound, verdict)
 	}
 	_ = w.Flush() // into memory
 	fmt.Fprintln(&text)

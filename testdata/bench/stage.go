@@ -125,6 +125,11 @@ func (b *bench) run(wanted func(stage string) bool) error {
 			return err
 		}
 	}
+	if wanted(policyStage) {
+		if err := b.policies(); err != nil {
+			return err
+		}
+	}
 	if wanted(windowStage) {
 		if err := b.windows(); err != nil {
 			return err
