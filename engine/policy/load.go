@@ -63,7 +63,12 @@ func load(ctx context.Context, source Source, bundles []*unpacked) (*Activation,
 	reduced, data := capabilities(source.Forbidden), dataOf(bundles)
 	settings, canonical, problems := overlay(data, bundles, source.Settings)
 	rules, more := collectRules(bundles, source.Required)
-	if problems = append(append(problems, more...), oversized(bundles)...); len(problems) > 0 {
+	problems = append(append(problems, more...), oversized(bundles)...)
+	problems = append(problems, wrongData(ctx, bundles, data)...)
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("policy: load: %w", err)
+	}
+	if len(problems) > 0 {
 		return nil, loadError(problems)
 	}
 	a := &Activation{

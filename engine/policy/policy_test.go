@@ -3,6 +3,7 @@ package policy_test
 import (
 	"cmp"
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -69,5 +70,12 @@ func settings() policy.Settings {
 			Groups: map[string][]string{"staff": {"feat:ai:use"}},
 			Models: map[string]policy.ModelAccess{"acme/large": {Groups: []string{"research"}}},
 		},
+	}
+}
+
+func writeFile(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

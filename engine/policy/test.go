@@ -55,6 +55,8 @@ type TestResult struct {
 	// Printed is what it wrote by print.
 	Printed string
 	Took    time.Duration
+
+	broken bool // it ended with an error, which says where
 }
 
 // Coverage is what tests have reached of one module.
@@ -125,7 +127,7 @@ func runTests(ctx context.Context, bundles []*unpacked, reduced *ast.Capabilitie
 	}
 	var failed []string
 	for _, test := range report.Tests {
-		if !test.Passed && !test.Skipped {
+		if !test.Passed && !test.Skipped && !test.broken {
 			failed = append(failed, regexp.QuoteMeta(test.Name))
 		}
 	}
@@ -251,7 +253,7 @@ func testResult(result *tester.Result) TestResult {
 	if test.Passed || test.Skipped {
 		return test
 	}
-	test.Failure = place
+	test.Failure, test.broken = place, result.Error != nil
 	switch {
 	case errors.Is(result.Error, context.DeadlineExceeded) || topdown.IsCancel(result.Error):
 		test.Failure.Text = fmt.Sprintf("the test %s takes longer than %v", test.Name, maxTestTime)

@@ -1,0 +1,103 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/rego"
+)
+
+// OPA checks modules by the schemas that their METADATA names, and never the data itself. Rego compares values of any types ("5" > 100
+// is true), so that a limit written as a text would be no limit. Here the data is held to its schemas, too.
+
+// wrongData finds data that is not as the schemas say that modules expect of it. What is not there is for modules to see.
+func wrongData(ctx context.Context, bundles []*unpacked, data map[string]any) (problems []Problem) {
+	schemas := make(map[string]any)
+	for _, u := range bundles {
+		for key, schema := range u.schemas {
+			schemas[schemaRef(key).String()] = schema
+		}
+	}
+	checked := make(map[string]bool)
+	for _, u := range bundles {
+		for _, file := range u.parsed.Modules {
+			for _, annotations := range file.Parsed.Annotations {
+				for _, expected := range annotations.Schemas {
+					schema, at := expected.Definition, expected.Path.String()
+					if schema == nil {
+						named, exists := schemas[expected.Schema.String()]
+						if !exists {
+							continue // which the compiler says
+						}
+						schema = &named
+					}
+					value, exists := valueAt(data, expected.Path)
+					if !exists || checked[at+expected.Schema.String()] {
+						continue
+					}
+					checked[at+expected.Schema.String()] = true
+					if err := matchSchema(ctx, value, *schema); err != nil {
+						problems = append(problems, problemAt(annotations.Loc(), fmt.Sprintf("%s is not as its schema says: %v", at, err)))
+					}
+				}
+			}
+		}
+	}
+	return problems
+}
+
+// valueAt is the data at a path below data.
+func valueAt(data map[string]any, path ast.Ref) (value any, exists bool) {
+	if !path[0].Equal(ast.DefaultRootDocument) {
+		return nil, false
+	}
+	value = data
+	for _, step := range path[1:] {
+		name, isName := step.Value.(ast.String)
+		object, isObject := value.(map[string]any)
+		if !isName || !isObject {
+			return nil, false
+		}
+		if value, exists = object[string(name)]; !exists {
+			return nil, false
+		}
+	}
+	return value, true
+}
+
+// matchSchema says what of a value is not as a JSON schema says. It is OPA's own, which here may fetch nothing.
+func matchSchema(ctx context.Context, value, schema any) error {
+	switch value.(type) {
+	case map[string]any, []any:
+	default: // OPA takes a text for JSON
+		value, schema = map[string]any{"value": value}, map[string]any{"properties": map[string]any{"value": schema}}
+	}
+	all := ast.CapabilitiesForThisVersion()
+	all.AllowNet = []string{}
+	results, err := rego.New(
+		rego.Query("json.match_schema(input.value, input.schema)"),
+		rego.Capabilities(all),
+		rego.StrictBuiltinErrors(true),
+		rego.Input(map[string]any{"value": value, "schema": schema}),
+	).Eval(ctx)
+	if err != nil {
+		return err
+	}
+	if len(results) != 1 {
+		return ErrUndefined
+	}
+	answer := results[0].Expressions[0].Value.([]any) // as the built-in's type says
+	if answer[0] == true {
+		return nil
+	}
+	var wrong []string
+	for _, found := range answer[1].([]any) {
+		wrong = append(wrong, fmt.Sprint(found.(map[string]any)["error"]))
+	}
+	return fmt.Errorf("%s", strings.Join(wrong[:min(len(wrong), maxWrong)], "; "))
+}
+
+// maxWrong bounds the faults of one document that are told: an author mends them one after the other.
+const maxWrong = 10
