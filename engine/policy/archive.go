@@ -1,20 +1,16 @@
 package policy
 
 import (
-	"archive/tar"
 	"bytes"
-	"cmp"
-	"compress/gzip"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/util"
+
+	"regent/engine/tarball"
 )
 
 // An archive is a compressed tar of everything that an activation's digest is of: the settings in force, and the bundles' files, tests
@@ -22,32 +18,28 @@ import (
 const (
 	archivedSettings = "settings.json"
 	archivedBundles  = "bundles/"
-	maxArchive       = 2 * MaxBundleBytes * 16 // bytes of what is restored: of sixteen bundles of the largest size, and as much again
 )
+
+// restorable bounds what is restored: sixteen bundles of the largest size, and settings as large as one.
+var restorable = tarball.Limits{
+	Bytes: (16 + 1) * MaxBundleBytes,
+	Files: (16 + 1) * MaxBundleFiles,
+	Depth: MaxBundleDepth + 2, // bundles/ and the bundle's own folder lie above
+}
 
 // Archive is the activation, as [Restore] takes it. Equal activations have equal archives.
 func (a *Activation) Archive() ([]byte, error) {
-	var archive bytes.Buffer
-	compressor := gzip.NewWriter(&archive)
-	writer := tar.NewWriter(compressor)
-	err := writeArchived(writer, archivedSettings, a.canonical)
-	for _, u := range slices.SortedFunc(slices.Values(a.bundles), byName) {
-		for _, name := range util.KeysSorted(u.files) {
-			err = cmp.Or(err, writeArchived(writer, archivedBundles+u.name+"/"+name, u.files[name]))
+	files := map[string][]byte{archivedSettings: a.canonical}
+	for _, u := range a.bundles {
+		for name, content := range u.files {
+			files[archivedBundles+u.name+"/"+name] = content
 		}
 	}
-	if err = errors.Join(err, writer.Close(), compressor.Close()); err != nil {
+	var archive bytes.Buffer
+	if err := tarball.Write(&archive, files); err != nil {
 		return nil, fmt.Errorf("policy: archive: %w", err)
 	}
 	return archive.Bytes(), nil
-}
-
-func writeArchived(writer *tar.Writer, name string, content []byte) error {
-	if err := writer.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(content))}); err != nil {
-		return err
-	}
-	_, err := writer.Write(content)
-	return err
 }
 
 // restoredTimeLimit bounds a decision of a restored activation: nobody waits for it but who looks at it.
@@ -71,33 +63,23 @@ func Restore(ctx context.Context, archive []byte) (*Activation, error) {
 }
 
 func readArchive(archive []byte) (settings Settings, bundles []*unpacked, err error) {
-	decompressor, err := gzip.NewReader(bytes.NewReader(archive))
+	tree, err := tarball.Read(bytes.NewReader(archive), restorable)
 	if err != nil {
 		return settings, nil, err
 	}
-	reader := tar.NewReader(io.LimitReader(decompressor, maxArchive))
 	byBundle := make(map[string]*unpacked)
-	for {
-		header, err := reader.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return settings, nil, err
-		}
-		content, err := io.ReadAll(reader)
-		if err != nil {
-			return settings, nil, err
-		}
-		if header.Name == archivedSettings {
+	for _, path := range util.KeysSorted(tree.Files()) {
+		content := tree.Files()[path]
+		if path == archivedSettings {
 			if settings, err = readSettings(content); err != nil {
 				return settings, nil, err
 			}
 			continue
 		}
-		owner, name, isFile := strings.Cut(strings.TrimPrefix(header.Name, archivedBundles), "/")
-		if !isFile || !strings.HasPrefix(header.Name, archivedBundles) {
-			return settings, nil, fmt.Errorf("%s does not belong in an archive", header.Name)
+		below, isBelow := strings.CutPrefix(path, archivedBundles)
+		owner, name, isFile := strings.Cut(below, "/")
+		if !isBelow || !isFile {
+			return settings, nil, fmt.Errorf("%s does not belong in an archive", path)
 		}
 		if byBundle[owner] == nil {
 			byBundle[owner] = &unpacked{name: owner, files: map[string][]byte{}, tested: true, schemas: map[string]any{}}

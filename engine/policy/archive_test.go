@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"regent/engine/policy"
+	"regent/engine/tarball"
 )
 
 // What is restored decides as the activation did whose archive it is, under the same digest.
@@ -17,6 +18,7 @@ func TestAnArchiveRestoresTheActivation(t *testing.T) {
 		"org/rules/closed/closed_test.rego": "package org.rules.closed_test\n\ntest_x if 1 > 0\n",
 		"org/data.json":                     `{"closed": ["anthropic"]}`,
 	}
+	files["org/"+strings.Repeat("a/", policy.MaxBundleDepth-1)+"data.json"] = "{}" // as deep as one may lie
 	for name, source := range map[string]policy.Source{
 		"the shipped one":      {},
 		"with everything":      {Settings: settings(), Bundles: []policy.Bundle{org(files)}, Required: []string{"org/closed"}},
@@ -70,6 +72,19 @@ func TestRestoreRefuses(t *testing.T) {
 			t.Errorf("%s is restored", name)
 		} else if !strings.HasPrefix(err.Error(), "policy: ") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// An archive holds settings and the files of bundles, and nothing beside.
+func TestRestoreRefusesWhatDoesNotBelong(t *testing.T) {
+	for _, name := range []string{"notes", "bundles/org", "settings.json/x"} {
+		var archive bytes.Buffer
+		if err := tarball.Write(&archive, map[string][]byte{name: nil}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := policy.Restore(context.Background(), archive.Bytes()); err == nil || !strings.Contains(err.Error(), name+" does not belong in an archive") {
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }

@@ -21,7 +21,8 @@ import (
 // Bounds of one bundle.
 const (
 	MaxBundleBytes = 32 << 20 // of all files together: OPA needs about 20 times as much memory for data, so 640 MB
-	maxBundleFiles = 10_000   // files: OPA takes some 0.1 ms for each
+	MaxBundleFiles = 10_000   // OPA takes some 0.1 ms for each
+	MaxBundleDepth = 32       // folders that a file lies below: a rule needs three, and each costs memory
 )
 
 // Bundle is a tree of files as OPA knows it: .manifest, modules, data.json or data.yaml, and, ours alone, schemas/. Folders and
@@ -127,8 +128,11 @@ func readFiles(tree fs.FS) (map[string][]byte, error) {
 		if entry.IsDir() {
 			return nil
 		}
-		if len(files) == maxBundleFiles {
-			return fmt.Errorf("it holds more than %d files: move what is no policy out of it", maxBundleFiles)
+		if strings.Count(name, "/") > MaxBundleDepth {
+			return fmt.Errorf("%s lies below more than %d folders: move it up", name, MaxBundleDepth)
+		}
+		if len(files) == MaxBundleFiles {
+			return fmt.Errorf("it holds more than %d files: move what is no policy out of it", MaxBundleFiles)
 		}
 		content, err := readFile(tree, name, MaxBundleBytes-size)
 		if errors.Is(err, errIsFolder) {

@@ -223,6 +223,9 @@ default _unasked := {`), "data.regent.main.decision allows an empty input"},
 		{"too large", func(*testing.T) policy.Source {
 			return policy.Source{Bundles: []policy.Bundle{org(map[string]string{"org/data.json": strings.Repeat(" ", 32<<20)})}}
 		}, "bundle org: it holds more than 33554432 bytes"},
+		{"too deep", func(*testing.T) policy.Source {
+			return policy.Source{Bundles: []policy.Bundle{org(map[string]string{strings.Repeat("a/", policy.MaxBundleDepth+1) + "data.json": "{}"})}}
+		}, "a/data.json lies below more than 32 folders"},
 		{"misspelt field of ours", change("regent/rules/residency/residency.rego", "input.call.residency", "input.call.region"),
 			"bundle regent: regent/rules/residency/residency.rego:19: undefined ref: input.call.region"},
 		{"schema that is none", change("schemas/input/candidate.json", `"$schema"`, `{$schema`), "schemas/input/candidate.json: it is neither JSON nor YAML"},

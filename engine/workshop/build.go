@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"github.com/open-policy-agent/opa/v1/util"
+
+	"regent/engine/tarball"
 )
 
 // Build packs the bundle into a .tar.gz of the same bytes wherever and whenever it is built, except for a signature by an algorithm that
@@ -32,7 +34,7 @@ func (b *Bundle) Build(revision string, signer *Signer) ([]byte, error) {
 		files[signatureFile] = signature
 	}
 	var archive bytes.Buffer
-	if err := writeArchive(&archive, files); err != nil {
+	if err := tarball.Write(&archive, files); err != nil {
 		return nil, fmt.Errorf("workshop: %s: %w", b.Path, err)
 	}
 	return archive.Bytes(), nil

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"regent/engine/policy"
+	"regent/engine/tarball"
 	"regent/policies"
 )
 
@@ -39,7 +40,21 @@ func readWhole(path string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readArchive(bytes.NewReader(content))
+	tree, err := tarball.Read(bytes.NewReader(content), tarball.Limits{Bytes: 1 << 20, Files: 100, Depth: 10})
+	if err != nil {
+		return nil, err
+	}
+	return tree.Files(), nil
+}
+
+// inMemory is a tree of files.
+func inMemory(t *testing.T, files map[string][]byte) *tarball.Tree {
+	t.Helper()
+	tree, err := tarball.NewTree(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
 }
 
 // loaded loads an archive as the gateway does, with the name org.
@@ -51,7 +66,7 @@ func loaded(t *testing.T, path string, signing *policy.Signing) (*policy.Activat
 	}
 	return policy.Load(context.Background(), policy.Source{Bundles: []policy.Bundle{
 		{Name: "regent", FS: policies.Files(), Tested: true},
-		{Name: "org", FS: inMemory(file), Signing: signing},
+		{Name: "org", FS: inMemory(t, file), Signing: signing},
 	}})
 }
 
@@ -130,7 +145,7 @@ func TestAChangedFileIsNotWhatWasSigned(t *testing.T) {
 	files[weekend] = []byte(strings.ReplaceAll(string(files[weekend]), "Saturday", "Monday"))
 	_, err = policy.Load(context.Background(), policy.Source{Bundles: []policy.Bundle{
 		{Name: "regent", FS: policies.Files(), Tested: true},
-		{Name: "org", FS: inMemory(files), Signing: &policy.Signing{Keys: map[string]policy.Key{"k1": {Algorithm: "HS256", Key: "a shared secret"}}}},
+		{Name: "org", FS: inMemory(t, files), Signing: &policy.Signing{Keys: map[string]policy.Key{"k1": {Algorithm: "HS256", Key: "a shared secret"}}}},
 	}})
 	var refused *policy.LoadError
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), weekend+": digest mismatch") {

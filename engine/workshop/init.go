@@ -19,6 +19,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 
 	"regent/engine/policy"
+	"regent/engine/tarball"
 )
 
 // start holds what a new bundle is made of. The files' endings keep tools from taking them for the bundle itself.
@@ -84,7 +85,11 @@ func proved(ctx context.Context, shipped fs.FS, files map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	bench := &Bench{Given: []*Bundle{{Name: "org", Files: files}}, shipped: &Bundle{Name: shippedRoot, Files: of}}
+	tree, err := tarball.NewTree(files)
+	if err != nil {
+		return err
+	}
+	bench := &Bench{Given: []*Bundle{{Name: "org", Files: files, tree: tree}}, shipped: &Bundle{Name: shippedRoot, Files: of, tree: shipped}}
 	checked, err := bench.Check(ctx)
 	if err == nil && len(checked.Problems) > 0 {
 		err = &policy.LoadError{Problems: checked.Problems}

@@ -16,10 +16,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"testing/fstest"
 	"time"
 
 	"regent/engine/policy"
+	"regent/engine/tarball"
 )
 
 // Bundle is one bundle as an author gave it.
@@ -30,6 +30,7 @@ type Bundle struct {
 	Name string
 	// Files by their path within the bundle: .manifest, modules with tests, data, schemas. They must not be changed.
 	Files map[string][]byte
+	tree  fs.FS // of Files, and of what lies beside them
 }
 
 // Bench holds the bundles that an author works on, and beneath them the shipped one, unless a given bundle takes its place.
@@ -59,7 +60,7 @@ func Gather(shipped fs.FS, paths ...string) (*Bench, error) {
 		if err != nil {
 			return nil, fmt.Errorf("workshop: %s: %w", path, err)
 		}
-		given := &Bundle{Path: path, Name: unique(nameOf(path), taken), Files: files}
+		given := &Bundle{Path: path, Name: unique(nameOf(path), taken), Files: files, tree: tree}
 		bench.Given = append(bench.Given, given)
 	}
 	if slices.ContainsFunc(bench.Given, (*Bundle).hasShippedRoot) {
@@ -69,7 +70,7 @@ func Gather(shipped fs.FS, paths ...string) (*Bench, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workshop: the shipped bundle: %w", err)
 	}
-	bench.shipped = &Bundle{Name: shippedRoot, Files: files}
+	bench.shipped = &Bundle{Name: shippedRoot, Files: files, tree: shipped}
 	return bench, nil
 }
 
@@ -95,10 +96,13 @@ func openFolder(path string) (tree fs.FS, err error) {
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	files, err := policy.Files(root.FS())
+	if err == nil {
+		tree, err = tarball.NewTree(files)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("workshop: %s: %w", path, err)
 	}
-	return inMemory(files), nil
+	return tree, nil
 }
 
 func openArchive(path string) (fs.FS, error) {
@@ -107,20 +111,11 @@ func openArchive(path string) (fs.FS, error) {
 		return nil, fmt.Errorf("workshop: %w", err)
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	files, err := readArchive(file)
+	tree, err := tarball.Read(file, tarball.Limits{Bytes: policy.MaxBundleBytes, Files: policy.MaxBundleFiles, Depth: policy.MaxBundleDepth})
 	if err != nil {
 		return nil, fmt.Errorf("workshop: %s: %w", path, err)
 	}
-	return inMemory(files), nil
-}
-
-// inMemory is a tree of files that are held already.
-func inMemory(files map[string][]byte) fs.FS {
-	tree := make(fstest.MapFS, len(files))
-	for name, content := range files {
-		tree[name] = &fstest.MapFile{Data: content, Mode: 0o444}
-	}
-	return tree
+	return tree, nil
 }
 
 var archiveEndings = []string{".tar.gz", ".tgz"}
@@ -225,7 +220,7 @@ func (b *Bench) all() []*Bundle {
 func (b *Bench) source(tested bool) policy.Source {
 	source := policy.Source{TimeLimit: timeLimit}
 	for _, bundle := range b.all() {
-		source.Bundles = append(source.Bundles, policy.Bundle{Name: bundle.Name, FS: inMemory(bundle.Files), Tested: tested || bundle == b.shipped})
+		source.Bundles = append(source.Bundles, policy.Bundle{Name: bundle.Name, FS: bundle.tree, Tested: tested || bundle == b.shipped})
 	}
 	return source
 }

@@ -141,7 +141,7 @@ func (s *Set) Snapshot() (Snapshot, error) {
 			continue
 		}
 		snapshot.Bundles = append(snapshot.Bundles, policy.Bundle{Name: w.place.Name, FS: state.tree, Signing: state.signing})
-		snapshot.Versions[w.place.Name] = state.tree.version
+		snapshot.Versions[w.place.Name] = state.tree.Version()
 	}
 	if len(missing.Bundles) > 0 {
 		return Snapshot{}, &missing

@@ -1,19 +1,15 @@
 package bundles
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"regent/engine/policy"
+	"regent/engine/tarball"
 	"regent/server/catalog"
 )
 
@@ -38,48 +35,18 @@ var (
 	larger = map[string]string{".manifest": `{"roots": ["org"]}`, "org/rules/a/a.rego": "package org.rules.a\n", "org/rules/b/b.rego": "package org.rules.b\n"}
 )
 
-// entry is one entry of a tarball.
-type entry struct {
-	tar.Header
-	content string
-}
-
-// tarred packs entries as they are.
-func tarred(t testing.TB, entries ...entry) []byte {
+// packed is a tarball of files.
+func packed(t testing.TB, files map[string]string) []byte {
 	t.Helper()
-	var packed bytes.Buffer
-	compressed := gzip.NewWriter(&packed)
-	archive := tar.NewWriter(compressed)
-	for _, e := range entries {
-		if e.Typeflag == 0 {
-			e.Typeflag = tar.TypeReg
-		}
-		if e.Typeflag != tar.TypeXGlobalHeader {
-			e.Mode, e.Size = 0o644, int64(len(e.content))
-		}
-		if err := archive.WriteHeader(&e.Header); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(archive, e.content); err != nil {
-			t.Fatal(err)
-		}
+	contents := map[string][]byte{}
+	for name, text := range files {
+		contents[name] = []byte(text)
 	}
-	if err := errors.Join(archive.Close(), compressed.Close()); err != nil {
+	var packed bytes.Buffer
+	if err := tarball.Write(&packed, contents); err != nil {
 		t.Fatal(err)
 	}
 	return packed.Bytes()
-}
-
-func file(name, content string) entry { return entry{tar.Header{Name: name}, content} }
-
-// packed packs files as `opa build` does.
-func packed(t testing.TB, files map[string]string) []byte {
-	t.Helper()
-	var entries []entry
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		entries = append(entries, file("/"+name, files[name]))
-	}
-	return tarred(t, entries...)
 }
 
 // contents are the files of a tree.
@@ -124,158 +91,31 @@ func wantError(t *testing.T, from source, atOnce bool, kind error, text string) 
 	}
 }
 
-func TestTree(t *testing.T) {
-	files := map[string][]byte{".manifest": []byte("{}"), "org/rules/a/a.rego": []byte("package a"), "org/empty": {}}
-	tree, err := newTree(files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := fstest.TestFS(tree, slices.Sorted(maps.Keys(files))...); err != nil {
-		t.Error(err)
-	}
-	if _, err := newTree(map[string][]byte{"a": nil, "a/b": nil}); !errors.Is(err, ErrEntry) {
-		t.Errorf("a file that is a folder: %v", err)
-	}
-	same, err := newTree(maps.Clone(files))
-	if err != nil || same.version != tree.version {
-		t.Errorf("the same files are another version: %v", err)
-	}
-	for _, other := range []map[string][]byte{{}, {"ab": []byte("c")}, {"a": []byte("bc")}, {"a": []byte("b"), "c": nil}} {
-		for _, another := range []map[string][]byte{{"ab": nil}, {"a": []byte("b")}, {"a": nil, "b": []byte("c")}} {
-			if versionOf(other) == versionOf(another) {
-				t.Errorf("%v and %v are one version", other, another)
-			}
-		}
-	}
-}
-
-func TestTarballs(t *testing.T) {
-	want := map[string]string{".manifest": "{}", "org/a.rego": "package org"}
-	for name, entries := range map[string][]entry{
-		"as opa build writes it":  {file("/.manifest", "{}"), file("/org/a.rego", "package org")},
-		"as tar writes it":        {{Header: tar.Header{Name: "./", Typeflag: tar.TypeDir}}, file("./.manifest", "{}"), {Header: tar.Header{Name: "./org/", Typeflag: tar.TypeDir}}, file("./org/a.rego", "package org")},
-		"as git archive does":     {{Header: tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "1"}}}, file(".manifest", "{}"), file("org/a.rego", "package org")},
-		"with slashes to be lost": {file("//.manifest", "{}"), file("org//./a.rego", "package org")},
-	} {
-		tree, err := untar(bytes.NewReader(tarred(t, entries...)))
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		} else if got := contents(t, tree); !maps.Equal(got, want) {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-}
-
-func TestTarballsThatAreRefused(t *testing.T) {
-	good := packed(t, small)
-	damaged := bytes.Clone(good)
-	damaged[len(damaged)-6] ^= 1 // the checksum
-	var noTar bytes.Buffer
-	compressed := gzip.NewWriter(&noTar)
-	_, _ = io.WriteString(compressed, strings.Repeat("this is no tar ", 100))
-	_ = compressed.Close()
-	link := func(kind byte, to string) entry {
-		return entry{Header: tar.Header{Name: "x.rego", Typeflag: kind, Linkname: to}}
-	}
-	many := make([]entry, filesMax+1)
-	for i := range many {
-		many[i] = file(fmt.Sprintf("%d/%d", i%100, i), "")
+// TestWhatIsWrongWithATarball: whatever it is, the error says where, what, and what to do.
+func TestWhatIsWrongWithATarball(t *testing.T) {
+	many := map[string]string{}
+	for i := range most.Files + 1 {
+		many[fmt.Sprintf("%d/%d", i%100, i)] = ""
 	}
 	for name, test := range map[string]struct {
 		content []byte
 		kind    error
 		text    string
 	}{
-		"nothing":               {nil, ErrNotTarball, "it is not compressed by gzip"},
-		"a page":                {[]byte("<html>not found</html>"), ErrNotTarball, "it is not compressed by gzip"},
-		"half a tarball":        {good[:len(good)/2], ErrNotTarball, "it ends too early"},
-		"all but its end":       {good[:len(good)-4], ErrNotTarball, "it ends too early"},
-		"a wrong checksum":      {damaged, ErrNotTarball, "its checksum is wrong"},
-		"what is no tar":        {noTar.Bytes(), ErrNotTarball, "what was compressed is no tar"},
-		"an empty one":          {tarred(t), ErrNotTarball, "it holds no file"},
-		"a way out":             {tarred(t, file("../x.rego", "")), ErrEntry, `"../x.rego" is no path below the root`},
-		"a way out and in":      {tarred(t, file("a/../../a/x.rego", "")), ErrEntry, "is no path below the root"},
-		"a way in a way":        {tarred(t, file("a/../x.rego", "")), ErrEntry, "is no path below the root"},
-		"an absolute way out":   {tarred(t, file("/../x.rego", "")), ErrEntry, "is no path below the root"},
-		"a backslash":           {tarred(t, file(`..\x.rego`, "")), ErrEntry, "is no path below the root"},
-		"no text":               {tarred(t, file("\xff.rego", "")), ErrEntry, "is no path below the root"},
-		"the same twice":        {tarred(t, file("x.rego", "1"), file("./x.rego", "2")), ErrEntry, `"x.rego" is there twice`},
-		"a link":                {tarred(t, link(tar.TypeSymlink, "/etc/passwd")), ErrEntry, `"x.rego" is a link or something special`},
-		"a hard link":           {tarred(t, file("y.rego", ""), link(tar.TypeLink, "y.rego")), ErrEntry, `"x.rego" is a link or something special`},
-		"a device":              {tarred(t, link(tar.TypeChar, "")), ErrEntry, "something special"},
-		"a pipe":                {tarred(t, link(tar.TypeFifo, "")), ErrEntry, "something special"},
-		"a file and a folder":   {tarred(t, file("a", ""), file("a/x.rego", "")), ErrEntry, "a is a file and a folder"},
-		"too many files":        {tarred(t, many...), ErrTooLarge, "more than 10000 files"},
-		"a file that is a bomb": {tarred(t, file("data.json", strings.Repeat("\x00", policy.MaxBundleBytes+1))), ErrTooLarge, "larger than 33554432 bytes"},
-		"files that are a bomb": {tarred(t, file("a", strings.Repeat("a", policy.MaxBundleBytes/2)), file("b", strings.Repeat("b", policy.MaxBundleBytes/2)), file("c", "c")), ErrTooLarge, "larger than"},
+		"no tarball":     {[]byte("<html>not found</html>"), ErrNotTarball, "it is no tar.gz: it is not compressed by gzip: make it by"},
+		"too many files": {packed(t, many), ErrTooLarge, "it is too large: it has more than 10000 files: move data out of it, and what is no policy"},
+		"a bomb": {packed(t, map[string]string{"data.json": strings.Repeat("\x00", policy.MaxBundleBytes+1)}), ErrTooLarge,
+			"its files are larger than 33554432 bytes: move data out of it"},
+		"too deep": {packed(t, map[string]string{strings.Repeat("a/", policy.MaxBundleDepth+1) + "x": ""}), ErrEntry,
+			"lies below more than 32 folders: let it hold regular files"},
 	} {
-		tree, err := untar(bytes.NewReader(test.content))
-		if tree != nil || !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.text) {
-			t.Errorf("%s: got %v, want %v: %s", name, err, test.kind, test.text)
-		}
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "org.tar.gz")
+			must(t, os.WriteFile(path, test.content, 0o644))
+			wantError(t, newFile(path), true, test.kind, test.text)
+			wantError(t, newFile(path), true, test.kind, path+": ")
+		})
 	}
-}
-
-// endless is a bomb: zeros that are compressed, without an end, and count how many were asked for.
-type endless struct{ read atomic.Int64 }
-
-func (e *endless) Read(p []byte) (int, error) {
-	e.read.Add(int64(len(p)))
-	clear(p)
-	return len(p), nil
-}
-
-// TestABombStopsAtTheBound: what follows the last file counts as well, and no more is decompressed than the bound.
-func TestABombStopsAtTheBound(t *testing.T) {
-	var bomb endless
-	piped, in := io.Pipe()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		compressed, err := gzip.NewWriterLevel(in, gzip.BestSpeed)
-		if err != nil {
-			t.Error(err)
-		}
-		archive := tar.NewWriter(compressed)
-		_ = archive.WriteHeader(&tar.Header{Name: "x.rego", Size: 1, Mode: 0o644})
-		_, _ = archive.Write([]byte("x"))
-		_ = archive.Close()
-		_, _ = io.Copy(compressed, &bomb)
-	}()
-	_, err := untar(piped)
-	_ = piped.Close()
-	<-done
-	if !errors.Is(err, ErrTooLarge) {
-		t.Errorf("got %v", err)
-	}
-	if read := bomb.read.Load(); read > inflatedMax+16<<20 { // what the compressor buffers
-		t.Errorf("%d bytes were decompressed", read)
-	}
-}
-
-func FuzzUntar(f *testing.F) {
-	f.Add(packed(f, small))
-	f.Add(tarred(f, file("../x", "y"), file("a", "b"), file("a", "c")))
-	f.Add([]byte{0x1f, 0x8b})
-	f.Fuzz(func(t *testing.T, content []byte) {
-		tree, err := untar(bytes.NewReader(content))
-		var ours *Error
-		if err != nil && !errors.As(err, &ours) || (tree == nil) == (err == nil) {
-			t.Fatalf("%v, %v", tree, err)
-		}
-		for name := range tree.walkable() {
-			if !fs.ValidPath(name) {
-				t.Fatalf("the path %q", name)
-			}
-		}
-	})
-}
-
-func (t *tree) walkable() map[string][]byte {
-	if t == nil {
-		return nil
-	}
-	return t.files
 }
 
 // changes counts what a set tells of.

@@ -4,16 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+
+	"regent/engine/tarball"
 )
 
 // What can be wrong with a source of a bundle.
 var (
 	// ErrTooLarge: it is more than policy takes.
-	ErrTooLarge = errors.New("it is too large")
+	ErrTooLarge = tarball.ErrTooLarge
 	// ErrNotTarball: it is no tar.gz, or not all of one.
-	ErrNotTarball = errors.New("it is no tar.gz")
+	ErrNotTarball = tarball.ErrNotTarball
 	// ErrEntry: an entry of a tarball, or a file of a folder, cannot be part of a bundle.
-	ErrEntry = errors.New("it cannot be part of a bundle")
+	ErrEntry = tarball.ErrEntry
 	// ErrUnsettled: it is being written.
 	ErrUnsettled = errors.New("it is being written")
 	// ErrSlow: it did not arrive in time.
@@ -72,4 +74,20 @@ func (e *Error) Unwrap() error { return e.Err }
 // wrong is an error of a kind, with what is particular to it.
 func wrong(kind error, remedy, format string, args ...any) *Error {
 	return &Error{Err: fmt.Errorf("%w: %s", kind, fmt.Sprintf(format, args...)), Remedy: remedy}
+}
+
+// own is an error of this package, or one of package tarball with what to do about it. It is nil if err is neither.
+func own(err error) *Error {
+	var placed *Error
+	switch {
+	case errors.As(err, &placed):
+		return placed
+	case errors.Is(err, ErrNotTarball):
+		return &Error{Err: err, Remedy: "make it by `regent policy build` or `tar czf`"}
+	case errors.Is(err, ErrEntry):
+		return &Error{Err: err, Remedy: "let it hold regular files, each once, and pack them from within their folder"}
+	case errors.Is(err, ErrTooLarge):
+		return &Error{Err: err, Remedy: "move data out of it, and what is no policy"}
+	}
+	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"regent/engine/policy"
+	"regent/engine/tarball"
 )
 
 const (
@@ -20,8 +21,6 @@ const (
 	localEvery = 250 * time.Millisecond
 	// unsettledMax looks in a row may find something written: ten seconds, after which it is no deployment any more.
 	unsettledMax = 40
-	// depthMax bounds folders within folders: a link may lead to one that it lies in.
-	depthMax = 32
 )
 
 // fingerprint is what the disk says of files without their content, by path.
@@ -46,7 +45,7 @@ type local struct {
 	where string
 	// survey takes the fingerprint, open reads the bundle.
 	survey func() (fingerprint, error)
-	open   func() (*tree, error)
+	open   func() (*tarball.Tree, error)
 
 	seen      fingerprint // at the last look
 	known     fingerprint // of what was read last
@@ -56,7 +55,7 @@ type local struct {
 
 // fetch reads the bundle when it has changed, and has not changed any more between two looks nor while it was read: half a rule might
 // load, and allow what the other half denies.
-func (l *local) fetch(_ context.Context, atOnce bool) (*tree, error) {
+func (l *local) fetch(_ context.Context, atOnce bool) (*tarball.Tree, error) {
 	now, err := l.survey()
 	if err != nil {
 		l.seen, l.known = nil, nil
@@ -91,9 +90,8 @@ func (l *local) wait() error {
 
 // at places an error. What the system says of files is no secret.
 func (l *local) at(err error) error {
-	var ours *Error
-	if errors.As(err, &ours) {
-		return &Error{Where: l.where, Err: ours.Err, Remedy: ours.Remedy}
+	if found := own(err); found != nil {
+		return &Error{Where: l.where, Err: found.Err, Remedy: found.Remedy}
 	}
 	var of *fs.PathError
 	if errors.As(err, &of) && of.Path != l.where {
@@ -120,13 +118,13 @@ func newFile(name string) *local {
 		}
 		return fingerprint{name: info}, nil
 	}
-	l.open = func() (*tree, error) {
+	l.open = func() (*tarball.Tree, error) {
 		file, err := os.Open(name)
 		if err != nil {
 			return nil, err
 		}
 		defer func() { _ = file.Close() }() // it was only read
-		return untar(file)
+		return tarball.Read(file, most)
 	}
 	return l
 }
@@ -138,26 +136,26 @@ func newFolder(name string) *local {
 	l.survey = func() (fingerprint, error) {
 		found := fingerprint{}
 		return found, inFolder(name, func(_ *os.Root, path string, info fs.FileInfo) error {
-			if found[path] = info; len(found) > filesMax {
-				return wrong(ErrTooLarge, "move what is no policy out of it", "it has more than %d files", filesMax)
+			if found[path] = info; len(found) > most.Files {
+				return wrong(ErrTooLarge, "move what is no policy out of it", "it has more than %d files", most.Files)
 			}
 			return nil
 		})
 	}
-	l.open = func() (*tree, error) {
-		var found gathered
+	l.open = func() (*tarball.Tree, error) {
+		found := tarball.Gather(most)
 		err := inFolder(name, func(root *os.Root, path string, _ fs.FileInfo) error {
 			file, err := root.Open(path)
 			if err != nil {
 				return err
 			}
 			defer func() { _ = file.Close() }() // it was only read
-			return found.add(path, file)
+			return found.Add(path, file)
 		})
 		if err != nil {
 			return nil, err
 		}
-		return newTree(found.files)
+		return found.Tree()
 	}
 	return l
 }
@@ -179,8 +177,8 @@ type walk struct {
 }
 
 func (w *walk) folder(name string, depth int) error {
-	if depth > depthMax {
-		return wrong(ErrEntry, "see whether a link leads to a folder that it lies in", "%s lies below more than %d folders", name, depthMax)
+	if depth > most.Depth { // a link may lead to a folder that it lies in
+		return wrong(ErrEntry, "see whether a link leads to a folder that it lies in", "%s lies below more than %d folders", name, most.Depth)
 	}
 	entries, err := fs.ReadDir(w.root.FS(), name)
 	if err != nil {

@@ -101,7 +101,7 @@ func TestLinksInAFolder(t *testing.T) {
 		"to hidden, into a loop": {func(f string) error {
 			return errors.Join(os.Mkdir(filepath.Join(f, ".h"), 0o755), os.Symlink("../.h", filepath.Join(f, ".h/x")), os.Symlink(".h", filepath.Join(f, "x")))
 		}, ErrEntry, "is a link to"},
-		"no link, but too deep": {func(f string) error { return os.MkdirAll(filepath.Join(f, strings.Repeat("d/", depthMax+1)), 0o755) }, ErrEntry, "below more than 32 folders"},
+		"no link, but too deep": {func(f string) error { return os.MkdirAll(filepath.Join(f, strings.Repeat("d/", most.Depth+1)), 0o755) }, ErrEntry, "below more than 32 folders"},
 	} {
 		folder := t.TempDir()
 		write(t, folder, map[string]string{"org/a.rego": "package org"})
@@ -175,7 +175,7 @@ func TestFoldersThatAreRefused(t *testing.T) {
 	wantError(t, from, true, ErrTooLarge, "larger than 33554432 bytes")
 	wantError(t, from, false, ErrTooLarge, "move data out of it")
 	must(t, os.Remove(filepath.Join(large, "more")))
-	if found, err := from.fetch(t.Context(), true); err != nil || len(found.files["data.json"]) != policy.MaxBundleBytes {
+	if found, err := from.fetch(t.Context(), true); err != nil || len(found.Files()["data.json"]) != policy.MaxBundleBytes {
 		t.Errorf("a bundle of the largest size: %v", err)
 	}
 }

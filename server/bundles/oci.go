@@ -18,6 +18,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/errcode"
 
 	"regent/engine/policy"
+	"regent/engine/tarball"
 	"regent/server/catalog"
 )
 
@@ -42,7 +43,7 @@ func newImage(place catalog.BundleSource, limits limits) *image {
 	return &image{place: place, limits: limits, client: newClient(limits)}
 }
 
-func (i *image) fetch(ctx context.Context, _ bool) (*tree, error) {
+func (i *image) fetch(ctx context.Context, _ bool) (*tarball.Tree, error) {
 	ctx, cancel := context.WithTimeout(ctx, i.limits.whole)
 	defer cancel()
 	found, err := i.pull(ctx)
@@ -54,7 +55,7 @@ func (i *image) fetch(ctx context.Context, _ bool) (*tree, error) {
 
 // pull asks which image the reference names, and gets it if it is not the one that is known. One that is named by its digest stays
 // what it is.
-func (i *image) pull(ctx context.Context) (*tree, error) {
+func (i *image) pull(ctx context.Context) (*tarball.Tree, error) {
 	repository, err := i.repository()
 	if err != nil {
 		return nil, err
@@ -71,11 +72,11 @@ func (i *image) pull(ctx context.Context) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	tarball, err := content.FetchAll(ctx, repository.Blobs(), layer)
+	packed, err := content.FetchAll(ctx, repository.Blobs(), layer)
 	if err != nil {
 		return nil, err
 	}
-	found, err := untar(bytes.NewReader(tarball))
+	found, err := tarball.Read(bytes.NewReader(packed), most)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package bundles
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,6 +16,7 @@ import (
 
 	"regent/adapters/upstream"
 	"regent/engine/policy"
+	"regent/engine/tarball"
 )
 
 // limits are how long another side may take.
@@ -85,7 +87,7 @@ func newAddress(url, credential string, limits limits) *address {
 	return &address{url: url, credential: credential, limits: limits, client: newClient(limits)}
 }
 
-func (a *address) fetch(ctx context.Context, _ bool) (*tree, error) {
+func (a *address) fetch(ctx context.Context, _ bool) (*tarball.Tree, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.limits.whole)
 	defer cancel()
 	found, err := a.get(ctx)
@@ -104,7 +106,7 @@ func withoutSecrets(text string) string {
 	return (&url.URL{Scheme: shown.Scheme, Host: shown.Host, Path: shown.Path}).String()
 }
 
-func (a *address) get(ctx context.Context) (*tree, error) {
+func (a *address) get(ctx context.Context) (*tarball.Tree, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url, nil)
 	if err != nil {
 		return nil, err
@@ -131,7 +133,7 @@ func (a *address) get(ctx context.Context) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := untar(strings.NewReader(body))
+	found, err := tarball.Read(strings.NewReader(body), most)
 	if err != nil {
 		return nil, err
 	}
@@ -162,11 +164,8 @@ func refused(code int) *Error {
 // at places an error of a client. Of what is not ours only the kind is told: its text may hold whatever the other side has said, such
 // as the credential that it was shown.
 func at(where string, err error) error {
-	var ours *Error
-	if !errors.As(err, &ours) {
-		ours = kindOf(err)
-	}
-	return &Error{Where: where, Err: ours.Err, Remedy: ours.Remedy}
+	found := cmp.Or(own(err), kindOf(err))
+	return &Error{Where: where, Err: found.Err, Remedy: found.Remedy}
 }
 
 func kindOf(err error) *Error {

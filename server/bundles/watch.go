@@ -9,17 +9,21 @@ import (
 	"time"
 
 	"regent/engine/policy"
+	"regent/engine/tarball"
 	"regent/server/catalog"
 )
 
 // retryFirst is how long a source is left alone after its first failure. It doubles with each, up to the time between looks.
 const retryFirst = time.Second
 
+// most is how large a bundle may be: as large as policy takes it.
+var most = tarball.Limits{Bytes: policy.MaxBundleBytes, Files: policy.MaxBundleFiles, Depth: policy.MaxBundleDepth}
+
 // source is a place that a bundle comes from. One goroutine at a time uses it.
 type source interface {
 	// fetch returns the bundle if it is not what was fetched last, and nil if it is. atOnce looks at the content, also where nothing
 	// seems to have changed, and does not wait until it has settled.
-	fetch(ctx context.Context, atOnce bool) (*tree, error)
+	fetch(ctx context.Context, atOnce bool) (*tarball.Tree, error)
 }
 
 // watch keeps what a source was last found to hold.
@@ -40,8 +44,8 @@ type watch struct {
 // state is what is known of a bundle.
 type state struct {
 	signing *policy.Signing
-	tree    *tree // the last good content; nil before the first
-	err     error // of the last look
+	tree    *tarball.Tree // the last good content; nil before the first
+	err     error         // of the last look
 	fetched time.Time
 	errors  int64
 	// inARow are the looks that have failed since the last good one.
@@ -125,7 +129,7 @@ func (w *watch) look(ctx context.Context, atOnce bool) {
 }
 
 // note keeps what a look has found, and says whether that is new content.
-func (w *watch) note(found *tree, err error) (isNew bool) {
+func (w *watch) note(found *tarball.Tree, err error) (isNew bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before := w.state
@@ -147,10 +151,10 @@ func (w *watch) note(found *tree, err error) (isNew bool) {
 	if before.inARow > 0 {
 		w.log.Info("a policy bundle can be fetched again")
 	}
-	if found == nil || before.tree != nil && before.tree.version == found.version {
+	if found == nil || before.tree != nil && before.tree.Version() == found.Version() {
 		return false
 	}
 	w.state.tree = found
-	w.log.Info("a policy bundle has new content", "version", found.version)
+	w.log.Info("a policy bundle has new content", "version", found.Version())
 	return true
 }

@@ -1,4 +1,4 @@
-package bundles
+package tarball
 
 import (
 	"bytes"
@@ -12,66 +12,59 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 	"time"
-
-	"regent/engine/policy"
 )
 
-// filesMax bounds the files of a bundle: as many as policy takes.
-const filesMax = 10_000
-
-// gathered is what is read of a bundle, file by file.
-type gathered struct {
-	files map[string][]byte
-	bytes int64
-}
-
-// add reads a file, within what policy takes.
-func (g *gathered) add(name string, content io.Reader) error {
-	if len(g.files) == filesMax {
-		return wrong(ErrTooLarge, "move what is no policy out of it", "it has more than %d files", filesMax)
-	}
-	text, err := io.ReadAll(io.LimitReader(content, policy.MaxBundleBytes-g.bytes+1))
-	if err != nil {
-		return err
-	}
-	if g.bytes += int64(len(text)); g.bytes > policy.MaxBundleBytes {
-		return wrong(ErrTooLarge, "move data out of it", "its files are larger than %d bytes", policy.MaxBundleBytes)
-	}
-	if g.files == nil {
-		g.files = map[string][]byte{}
-	}
-	g.files[name] = text
-	return nil
-}
-
-// tree is the files of a bundle in memory: a file system that never changes.
-type tree struct {
+// Tree is files in memory: a file system that never changes. Any number of goroutines may use it.
+type Tree struct {
 	files   map[string][]byte
 	folders map[string][]fs.DirEntry // ordered by name
-	// version identifies the files' names and contents.
 	version string
 }
 
-var _ fs.FS = (*tree)(nil)
+var _ fs.FS = (*Tree)(nil)
 
-// newTree makes a tree of files by their paths. A path that is a file and a folder is an error.
-func newTree(files map[string][]byte) (*tree, error) {
-	t := &tree{files: files, folders: map[string][]fs.DirEntry{".": nil}, version: versionOf(files)}
-	for name, content := range files {
-		t.enter(name, node{name: path.Base(name), size: int64(len(content))})
-	}
-	for folder, entries := range t.folders {
-		if _, isFile := files[folder]; isFile {
-			return nil, wrong(ErrEntry, "name one of them otherwise", "%s is a file and a folder", folder)
+// NewTree makes a tree of files by their paths, which it keeps: they must not be changed any more. A path that leads elsewhere, on
+// whichever system, or is a file and a folder is an [ErrEntry].
+func NewTree(files map[string][]byte) (*Tree, error) {
+	names := slices.Sorted(maps.Keys(files))
+	t := &Tree{files: files, folders: map[string][]fs.DirEntry{".": nil}, version: versionOf(names, files)}
+	for _, name := range names {
+		if err := checkPath(name); err != nil {
+			return nil, err
 		}
+		t.enter(name, node{name: path.Base(name), size: int64(len(files[name]))})
+	}
+	for _, name := range names {
+		if _, isFolder := t.folders[name]; isFolder {
+			return nil, fmt.Errorf("%w: %s is a file and a folder", ErrEntry, shown(name))
+		}
+	}
+	for _, entries := range t.folders {
 		slices.SortFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Name(), b.Name()) })
 	}
 	return t, nil
 }
 
+func checkPath(name string) error {
+	if !fs.ValidPath(name) || name == "." || strings.ContainsAny(name, "\\\x00") {
+		return fmt.Errorf("%w: the entry %s is no path below the root", ErrEntry, shown(name))
+	}
+	return nil
+}
+
+// shown is a path as an error tells it: its beginning, since one in a tarball may have a megabyte.
+func shown(name string) string { return fmt.Sprintf("%.200q", name) }
+
+// Files are all files by their paths. They must not be changed.
+func (t *Tree) Files() map[string][]byte { return t.files }
+
+// Version identifies the files' paths and contents: equal ones are the same files.
+func (t *Tree) Version() string { return t.version }
+
 // enter lists an entry in its folder, and the folder in its own.
-func (t *tree) enter(name string, entry node) {
+func (t *Tree) enter(name string, entry node) {
 	folder := path.Dir(name)
 	_, known := t.folders[folder]
 	t.folders[folder] = append(t.folders[folder], fs.FileInfoToDirEntry(entry))
@@ -80,14 +73,14 @@ func (t *tree) enter(name string, entry node) {
 	}
 }
 
-// versionOf is a SHA-256, in hex, of all names and contents.
-func versionOf(files map[string][]byte) string {
+// versionOf is a SHA-256, in hex, of all names, in order, and contents.
+func versionOf(names []string, files map[string][]byte) string {
 	sum := sha256.New()
 	write := func(text []byte) {
 		_, _ = sum.Write(binary.BigEndian.AppendUint64(nil, uint64(len(text)))) // a hash never fails
 		_, _ = sum.Write(text)
 	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
+	for _, name := range names {
 		write([]byte(name))
 		write(files[name])
 	}
@@ -95,7 +88,7 @@ func versionOf(files map[string][]byte) string {
 }
 
 // Open opens a file or a folder.
-func (t *tree) Open(name string) (fs.File, error) {
+func (t *Tree) Open(name string) (fs.File, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
@@ -119,7 +112,7 @@ func (n node) Name() string       { return n.name }
 func (n node) Size() int64        { return n.size }
 func (n node) IsDir() bool        { return n.folder }
 func (n node) Sys() any           { return nil }
-func (n node) ModTime() time.Time { return time.Time{} } // it does not belong to a bundle's content
+func (n node) ModTime() time.Time { return time.Time{} } // it does not belong to the content
 func (n node) Mode() fs.FileMode {
 	if n.folder {
 		return fs.ModeDir | 0o555
