@@ -31,6 +31,7 @@ type Metrics struct {
 	renewalsFailed prometheus.Counter
 	holds          prometheus.Gauge
 	policy         prometheus.Histogram
+	decisions      *prometheus.CounterVec
 	admit          prometheus.Observer
 	renew          prometheus.Observer
 	settle         prometheus.Observer
@@ -41,7 +42,7 @@ var _ engine.Meter = (*Metrics)(nil)
 
 // Buckets in seconds: where the steps of a call lie on a machine that keeps up, and far beyond, up to where each is cut off.
 var (
-	policyBuckets   = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 0.1, 0.5}
+	policyBuckets   = []float64{1e-6, 10e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 0.1, 0.5}
 	ledgerBuckets   = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.5, 1, 5, 10}
 	upstreamBuckets = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 )
@@ -64,6 +65,7 @@ func New(code func(error) string, status func() ledger.Status) *Metrics {
 	m.denials = counters("regent_denials_total", "Candidates refused, by the rule and its code; the rules \"limit\", \"rate\" and \"circuit\" are the ledger's.", "rule", "code")
 	m.errors = counters("regent_errors_total", "Errors that clients were told, by code, also of requests that were no calls.", "code")
 	m.renewalsFailed = counters("regent_renewals_failed_total", "Renewals of holds that failed; each is tried again.").WithLabelValues()
+	m.decisions = counters("regent_policy_decisions_total", "Candidates judged, by whether the decision was made afresh or remembered of equal facts, or failed.", "made")
 	m.policy = histograms("regent_policy_seconds", "Time that policy took to judge one candidate.", policyBuckets).WithLabelValues().(prometheus.Histogram)
 	ledgerSeconds := histograms("regent_ledger_seconds", "Time from asking the ledger until its transaction was committed.", ledgerBuckets, "operation")
 	m.admit, m.renew, m.settle = ledgerSeconds.WithLabelValues("admit"), ledgerSeconds.WithLabelValues("renew"), ledgerSeconds.WithLabelValues("settle")
@@ -106,12 +108,24 @@ func (m *Metrics) Handler() http.Handler {
 // Judged counts a candidate's denials. See [engine.Meter].
 func (m *Metrics) Judged(took time.Duration, decision policy.Decision, err error) {
 	m.policy.Observe(took.Seconds())
+	m.decisions.WithLabelValues(made(decision, err)).Inc()
 	if err != nil {
 		m.denials.WithLabelValues("main", engine.ReasonPolicyFailed).Inc()
 	}
 	for _, denial := range decision.Denials {
 		m.denials.WithLabelValues(denial.Rule, denial.Code).Inc()
 	}
+}
+
+// made tells how a decision came about.
+func made(decision policy.Decision, err error) string {
+	switch {
+	case err != nil:
+		return "failed"
+	case decision.Remembered:
+		return "remembered"
+	}
+	return "afresh"
 }
 
 // Admitted counts a hold, or what denied it.

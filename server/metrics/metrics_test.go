@@ -20,6 +20,7 @@ func TestCounts(t *testing.T) {
 	limit := &ledger.LimitError{Account: ledger.Account{Scope: ledger.ScopeTask, ID: "secret", Unit: ledger.USD}}
 	m.Judged(time.Millisecond, policy.Decision{Denials: []policy.Denial{{Rule: "access", Code: "NO_ACCESS"}, {Rule: "residency", Code: "ELSEWHERE"}}}, nil)
 	m.Judged(time.Millisecond, policy.Decision{}, policy.ErrLate)
+	m.Judged(time.Microsecond, policy.Decision{Allow: true, Remembered: true}, nil)
 	m.Admitted(time.Millisecond, nil)
 	m.Admitted(time.Millisecond, nil)
 	m.Admitted(time.Millisecond, limit)
@@ -56,6 +57,11 @@ regent_holds_live 1
 # HELP regent_ledger_queue_length Operations that wait for the ledger's next transaction.
 # TYPE regent_ledger_queue_length gauge
 regent_ledger_queue_length 3
+# HELP regent_policy_decisions_total Candidates judged, by whether the decision was made afresh or remembered of equal facts, or failed.
+# TYPE regent_policy_decisions_total counter
+regent_policy_decisions_total{made="afresh"} 1
+regent_policy_decisions_total{made="failed"} 1
+regent_policy_decisions_total{made="remembered"} 1
 # HELP regent_renewals_failed_total Renewals of holds that failed; each is tried again.
 # TYPE regent_renewals_failed_total counter
 regent_renewals_failed_total 1
