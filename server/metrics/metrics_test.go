@@ -66,7 +66,7 @@ regent_policy_decisions_total{made="remembered"} 1
 # TYPE regent_renewals_failed_total counter
 regent_renewals_failed_total 1
 `
-	err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "regent_attempts_total", "regent_calls_total", "regent_errors_total",
+	err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "regent_attempts_total", "regent_calls_total", "regent_errors_total", "regent_policy_decisions_total",
 		"regent_denials_total", "regent_holds_live", "regent_ledger_queue_length", "regent_renewals_failed_total")
 	if err != nil {
 		t.Error(err)
