@@ -9,6 +9,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -125,11 +126,23 @@ type environment struct {
 	serverNow func() time.Time
 }
 
+// collectAt is how much the heap grows, in percent of what lives, until garbage is collected; Go's own is 100. A call leaves little
+// behind: at 200 the benchmark's calls took a fifth less processor time, and streams that are held no more memory.
+const collectAt = 200
+
+// collectLess has garbage collected less often, unless GOGC says how often.
+func collectLess(env func(string) (string, bool)) {
+	if text, given := env("GOGC"); !given || text == "" {
+		debug.SetGCPercent(collectAt)
+	}
+}
+
 type serveCmd struct{}
 
 // Run serves until the process is asked to stop. Asked again while it lets running calls end, it ends them; the third time, the
 // system kills it, and their holds are left to expire. SIGHUP has the catalogue read again.
 func (serveCmd) Run(ctx context.Context, e *environment) error {
+	collectLess(e.env)
 	log.SetOutput(io.Discard) // net/http's client prints there what a provider sends unasked; the program has a log of its own
 	config, err := server.FromEnv(e.env)
 	if err != nil {
