@@ -3,7 +3,6 @@ package policy
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/bundle"
-	"github.com/open-policy-agent/opa/v1/profiler"
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
@@ -60,7 +58,7 @@ func Load(ctx context.Context, source Source) (*Activation, error) {
 
 // load makes an activation of bundles that are parsed.
 func load(ctx context.Context, source Source, bundles []*unpacked) (*Activation, error) {
-	reduced, data := capabilities(source.Forbidden), dataOf(bundles)
+	data := dataOf(bundles)
 	settings, canonical, problems := overlay(data, bundles, source.Settings)
 	rules, more := collectRules(bundles, source.Required)
 	problems = append(append(problems, more...), oversized(bundles)...)
@@ -83,30 +81,13 @@ func load(ctx context.Context, source Source, bundles []*unpacked) (*Activation,
 	for _, u := range bundles {
 		a.revisions[u.name] = u.revision()
 	}
-	main, isUnion := entryPointAt(bundles)
-	observed, problems := a.prepare(ctx, bundles, data, reduced)
-	if len(problems) == 0 {
-		problems = a.prepareSelection(ctx)
+	if err := a.prepare(ctx, source, data); err != nil {
+		return nil, err
 	}
-	if len(problems) > 0 {
-		return nil, loadError(problems)
+	if err := a.probe(ctx, source.restored); err != nil {
+		return nil, err
 	}
-	if size := cmp.Or(source.Remembered, DefaultRemembered); size > 0 {
-		if err := a.remember(ctx, observed, isUnion, size); err != nil {
-			return nil, loadError([]Problem{{Text: err.Error()}})
-		}
-	}
-	err := a.probe(ctx, main)
-	if err == nil && !source.restored {
-		err = cmp.Or(a.probeOrdinary(ctx), a.probeSelection(ctx))
-	}
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, err
-		}
-		return nil, loadError([]Problem{{Text: err.Error()}})
-	}
-	if err := a.test(ctx, bundles, reduced); err != nil {
+	if err := a.test(ctx, capabilities(source.Forbidden)); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -181,30 +162,39 @@ func merge(into, from map[string]any) {
 	}
 }
 
-// prepare compiles the modules over the data and prepares the query. It tells what each rule observes of the facts.
-func (a *Activation) prepare(ctx context.Context, bundles []*unpacked, data map[string]any, reduced *ast.Capabilities) (map[*ast.Rule]observations, []Problem) {
-	store := inmem.NewFromObjectWithOpts(data, inmem.OptRoundTripOnWrite(false), inmem.OptReturnASTValuesOnRead(true))
+// prepare compiles the modules over the data, prepares the queries, and sees what can be remembered.
+func (a *Activation) prepare(ctx context.Context, source Source, data map[string]any) error {
+	fails := func(err error) error { return loadError([]Problem{{Text: err.Error()}}) }
+	a.store = inmem.NewFromObjectWithOpts(data, inmem.OptRoundTripOnWrite(false), inmem.OptReturnASTValuesOnRead(true))
+	var err error
 	// Nothing is ever written to the store, so that one read transaction serves all decisions for as long as the activation lives.
-	txn, err := store.NewTransaction(ctx)
-	if err != nil {
-		return nil, []Problem{{Text: err.Error()}}
+	if a.txn, err = a.store.NewTransaction(ctx); err != nil {
+		return fails(err)
 	}
-	compiler, observed, problems := compile(ctx, bundles, modulesOf(bundles), reduced, store, txn)
+	compiler, observed, problems := compile(ctx, a.bundles, capabilities(source.Forbidden), a.store, a.txn)
 	if len(problems) > 0 {
-		return nil, problems
+		return loadError(problems)
 	}
-	a.compiler, a.store, a.txn = compiler, store, txn
+	a.compiler = compiler
 	if a.decision, err = a.prepared(ctx, entryPoint); err != nil {
-		return nil, []Problem{{Text: err.Error()}}
+		return fails(err)
 	}
 	a.judgementAt, a.judgement = entryPoint, a.decision
 	if len(compiler.GetRulesExact(ast.MustParseRef(judgement))) > 0 {
 		a.judgementAt = judgement
 		if a.judgement, err = a.prepared(ctx, judgement); err != nil {
-			return nil, []Problem{{Text: err.Error()}}
+			return fails(err)
 		}
 	}
-	return observed, nil
+	if problems := a.prepareSelection(ctx); len(problems) > 0 {
+		return loadError(problems)
+	}
+	if size := cmp.Or(source.Remembered, DefaultRemembered); size > 0 {
+		if err := a.remember(ctx, observed, size); err != nil {
+			return fails(err)
+		}
+	}
+	return nil
 }
 
 // prepared is a query that answers with terms.
@@ -221,8 +211,7 @@ func (a *Activation) prepared(ctx context.Context, query string) (rego.PreparedE
 
 // compile checks the modules as `opa check --strict` does, by the schemas, and for what fails open, and reads off them what each rule
 // observes.
-func compile(ctx context.Context, bundles []*unpacked, modules map[string]*ast.Module, reduced *ast.Capabilities,
-	store storage.Store, txn storage.Transaction) (compiler *ast.Compiler, observed map[*ast.Rule]observations, problems []Problem) {
+func compile(ctx context.Context, bundles []*unpacked, reduced *ast.Capabilities, store storage.Store, txn storage.Transaction) (compiler *ast.Compiler, observed map[*ast.Rule]observations, problems []Problem) {
 	compiler = ast.NewCompiler().
 		WithStageAfterID(ast.StageResolveRefs, ast.CompilerStageDefinition{
 			Name:       "Read",
@@ -237,7 +226,7 @@ func compile(ctx context.Context, bundles []*unpacked, modules map[string]*ast.M
 		WithSchemas(schemasOf(bundles)).
 		WithUseTypeCheckAnnotations(true).
 		WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
-	if compiler.Compile(modules); compiler.Failed() {
+	if compiler.Compile(modulesOf(bundles)); compiler.Failed() {
 		problems = append(problems, problemsOf(compiler.Errors, "")...)
 	}
 	return compiler, observed, problems
@@ -310,85 +299,4 @@ func inheriting(schemas []*ast.SchemaAnnotation) *ast.Module {
 		}
 	}
 	return ast.MustParseModuleWithOpts(text+"package org\n", ast.ParserOptions{ProcessAnnotation: true, RegoVersion: ast.RegoV1})
-}
-
-// probe asks about nothing at all, which must be refused, and learns from the answer how the entry point itself refuses.
-func (a *Activation) probe(ctx context.Context, main Rule) error {
-	decision, err := a.decide(ctx, &a.decision, ast.NewObject())
-	switch {
-	case errors.Is(err, ErrUndefined):
-		return fmt.Errorf("%s is not defined: is the bundle with root regent missing?", entryPoint)
-	case err != nil:
-		return fmt.Errorf("%s does not refuse an empty input: %w", entryPoint, err)
-	case decision.Allow:
-		return fmt.Errorf("%s allows an empty input: its default must refuse", entryPoint)
-	}
-	codes := make(map[string]bool, len(a.rules))
-	for _, rule := range a.rules {
-		codes[rule.Code] = true
-	}
-	for _, denial := range decision.Denials {
-		if denial.Rule != mainRule || codes[denial.Code] {
-			return fmt.Errorf("%s refuses an empty input as the rule %s with the code %s, not as %s with a code of its own",
-				entryPoint, denial.Rule, denial.Code, mainRule)
-		}
-		main.Name, main.Code, main.Title = denial.Rule, denial.Code, denial.Title
-		main.Remedy, main.Terminal = denial.Remedy, denial.Terminal
-		codes[main.Code] = true
-		a.rules = append(a.rules, main)
-	}
-	sortRules(a.rules)
-	a.declared = make(map[Denial]bool, len(a.rules))
-	for _, rule := range a.rules {
-		a.declared[rule.denial()] = true
-	}
-	return nil
-}
-
-// probeOrdinary asks about an ordinary call. Any decision will do, and so will one that fails for what this very call is; but none that
-// finds the document incomplete, which would be the program's own, and none that takes too long.
-func (a *Activation) probeOrdinary(ctx context.Context) error {
-	input := ordinary.document()
-	decision, err := a.decide(ctx, &a.decision, input)
-	if errors.Is(err, ErrLate) { // once more: the machine may have been busy
-		decision, err = a.decide(ctx, &a.decision, input)
-	}
-	switch {
-	case errors.Is(err, ErrLate):
-		return fmt.Errorf("a decision on an ordinary call takes longer than %v: %s", a.timeLimit, a.slowest(input))
-	case err == nil && slices.ContainsFunc(decision.Denials, func(d Denial) bool { return d.Rule == mainRule }):
-		return fmt.Errorf("%s finds the facts of a call incomplete that this program gives it: the bundle is for another version of the program",
-			entryPoint)
-	}
-	return ctx.Err()
-}
-
-// ordinary is a call as there are many: attempts included, so that their fields are asked for, too.
-var ordinary = Facts{
-	Now: 1_700_000_000_000_000_000,
-	Call: Call{
-		Model: "ordinary", Protocol: "openai.chat", Kind: "generation", Stream: true, Modalities: []string{"image"},
-		InputTokens: new(int64(1000)), OutputTokensMax: new(int64(500)), TokensBounded: true, CostBounded: true,
-	},
-	Identity: Identity{User: new("ordinary"), Groups: []string{"ordinary"}},
-	Candidate: Candidate{
-		Source: "ordinary", Provider: "openai", Model: "ordinary", Enabled: true, Connection: "authorised", Protocols: []string{"openai.chat"},
-		Modalities: []string{"image"}, ContextTokens: new(int64(100_000)), OutputTokensMax: new(int64(4000)), Priced: true,
-		InputPrice: new(int64(250_000)), OutputPrice: new(int64(2_000_000)), Accounting: ByAPIKey,
-	},
-	Attempts: []Attempt{{Source: "other", Provider: "openai", Reason: "rate_limited", Accounting: ByAPIKey}},
-}
-
-// slowest says where most of a decision's time goes.
-func (a *Activation) slowest(input ast.Object) string {
-	ctx, cancel := context.WithTimeout(context.Background(), a.timeLimit)
-	defer cancel()
-	profile := profiler.New()
-	_, _, _ = a.Evaluate(ctx, entryPoint, Document{value: input}, profile) // it does not end in time, which is known
-	top := profile.ReportTopNResults(1, []string{"total_time_ns"})
-	if len(top) == 0 || top[0].Location == nil {
-		return "simplify the rules, or look entries up by key instead of going over them"
-	}
-	place := problemAt(top[0].Location, "look entries up by key instead of going over them")
-	return "most of it here: " + place.String()
 }

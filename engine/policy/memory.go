@@ -32,7 +32,8 @@ const (
 
 // remember gives the activation a memory, unless its decisions cannot be remembered: its entry point observes by itself what differs
 // from call to call, or has rules that do, and does not declare itself their union.
-func (a *Activation) remember(ctx context.Context, observed map[*ast.Rule]observations, isUnion bool, size int) error {
+func (a *Activation) remember(ctx context.Context, observed map[*ast.Rule]observations, size int) error {
+	_, isUnion := entryPointAt(a.bundles)
 	r := readers{graph: a.compiler.Graph, observed: observed, reached: map[*ast.Rule]bool{}}
 	m := &memory{}
 	var query string

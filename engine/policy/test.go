@@ -102,11 +102,11 @@ func Test(ctx context.Context, source Source, run TestRun) (*TestReport, error) 
 }
 
 // test refuses an activation whose tests do not pass.
-func (a *Activation) test(ctx context.Context, bundles []*unpacked, reduced *ast.Capabilities) error {
-	if !slices.ContainsFunc(bundles, func(u *unpacked) bool { return !u.tested && len(u.tests) > 0 }) {
+func (a *Activation) test(ctx context.Context, reduced *ast.Capabilities) error {
+	if !slices.ContainsFunc(a.bundles, func(u *unpacked) bool { return !u.tested && len(u.tests) > 0 }) {
 		return nil
 	}
-	report, err := runTests(ctx, bundles, reduced, TestRun{})
+	report, err := runTests(ctx, a.bundles, reduced, TestRun{})
 	if err != nil {
 		return err
 	}
