@@ -51,6 +51,7 @@ var bodies = []string{
 	`count(input.attempts) > 0`,
 	"every attempt in input.attempts {\n\t\tattempt.reason == \"timeout\"\n\t}",
 	`_helper with input.call.model as input.candidate.model`,
+	`input.call.output_tokens_max > 600 with input.call.output_tokens_max as input.candidate.context_tokens`,
 	`startswith(concat("/", [input.candidate.provider, input.candidate.model]), "b/")`,
 	`_of_candidate(input.candidate)`,
 	// What follows differs with every call, so that its rule is asked each time.
