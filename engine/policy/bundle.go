@@ -234,12 +234,12 @@ func checkManifest(content []byte) error {
 	return nil
 }
 
-// revision is what records call the bundle: the manifest's revision, or else the digest of the bundle's files.
+// revision is what records call the bundle: the manifest's revision, or else the digest of the bundle's files, whatever it is called.
 func (u *unpacked) revision() string {
 	if revision := u.parsed.Manifest.Revision; revision != "" {
 		return revision
 	}
-	return digestOf(nil, u)
+	return digestOf(nil, &unpacked{files: u.files})
 }
 
 // roots owned by the bundle.

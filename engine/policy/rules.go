@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 )
@@ -122,8 +123,11 @@ func (c *collector) module(module *ast.Module) {
 func (c *collector) rule(module *ast.Module, rule *ast.Rule, name string, depth int) {
 	ref := rule.Ref()
 	if depth != 1 {
-		if _, inside := ruleOf(ref.GroundPrefix()); inside >= 0 && depth <= 0 {
+		switch _, inside := ruleOf(ref.GroundPrefix()); {
+		case inside >= 0 && depth <= 0:
 			c.refuse(rule.Loc(), "%s is outside of the package of its rule: write it in a package directly under rules/", ref)
+		case depth < 0 && len(ref) > len(module.Package.Path) && ref[len(module.Package.Path)].Equal(denyTerm):
+			c.refuse(rule.Loc(), "nobody asks the `deny` of package %s: rules are the packages directly under org.rules", module.Package.Path)
 		}
 		return
 	}
@@ -161,7 +165,7 @@ func (c *collector) deny(rule *ast.Rule, name string) {
 		present bool
 	}{
 		{"title", found.Title != ""},
-		{"custom.code in capitals", ruleCode.MatchString(found.Code)},
+		{"custom.code as a text in capitals", ruleCode.MatchString(found.Code)},
 		{"custom.remedy", found.Remedy != ""},
 		{"custom.terminal as true or false", isBoolean},
 	} {
@@ -194,12 +198,27 @@ func (c *collector) impure(module *ast.Module) {
 			c.refuse(operator.Loc(), "print may not be used in policy: records go elsewhere. Use it in tests only")
 		case strings.HasPrefix(name, "time."):
 			for _, operand := range operands {
-				if holdsLocal(operand) {
-					c.refuse(operand.Loc(), `the time zone "Local" is another one on every machine: name the zone, for example "Europe/Zurich"`)
-				}
+				c.zone(operand)
 			}
 		}
 	})
+}
+
+// zone refuses a time zone that is another one elsewhere, or none.
+func (c *collector) zone(operand *ast.Term) {
+	if holdsLocal(operand) {
+		c.refuse(operand.Loc(), `the time zone "Local" is another one on every machine: name the zone, for example "Europe/Zurich"`)
+		return
+	}
+	pair, isArray := operand.Value.(*ast.Array)
+	if !isArray || pair.Len() < 2 {
+		return
+	}
+	if name, isText := pair.Elem(1).Value.(ast.String); isText {
+		if _, err := time.LoadLocation(string(name)); err != nil {
+			c.refuse(operand.Loc(), `there is no time zone %s: name one as in "Europe/Zurich"`, name)
+		}
+	}
 }
 
 func holdsLocal(operand *ast.Term) bool {

@@ -12,7 +12,8 @@ import (
 // OPA checks modules by the schemas that their METADATA names, and never the data itself. Rego compares values of any types ("5" > 100
 // is true), so that a limit written as a text would be no limit. Here the data is held to its schemas, too.
 
-// wrongData finds data that is not as the schemas say that modules expect of it. What is not there is for modules to see.
+// wrongData finds data that is not as the schemas say that modules expect of it, and data that is expected and not there: a rule that
+// reads it would be undefined, and deny nothing.
 func wrongData(ctx context.Context, bundles []*unpacked, data map[string]any) (problems []Problem) {
 	schemas := make(map[string]any)
 	for _, u := range bundles {
@@ -21,31 +22,64 @@ func wrongData(ctx context.Context, bundles []*unpacked, data map[string]any) (p
 		}
 	}
 	checked := make(map[string]bool)
+	for _, expected := range expectations(bundles) {
+		at, schema := expected.Path.String(), expected.Definition
+		if named, exists := schemas[expected.Schema.String()]; schema == nil && exists {
+			schema = &named
+		}
+		key := at + " " + expected.Schema.String()
+		if schema == nil || checked[key] || !expected.Path[0].Equal(ast.DefaultRootDocument) { // the compiler says what is not a schema
+			continue
+		}
+		checked[key] = true
+		value, exists := valueAt(data, expected.Path)
+		if !exists {
+			if !isDefined(bundles, expected.Path) {
+				problems = append(problems, problemAt(expected.at, fmt.Sprintf("%s is not there, and its schema is named: put it into %s/data.json",
+					at, strings.ReplaceAll(strings.TrimPrefix(at, "data."), ".", "/"))))
+			}
+			continue
+		}
+		if err := matchSchema(ctx, value, *schema); err != nil {
+			problem := Problem{Text: fmt.Sprintf("%s is not as its schema says: %v", at, err)}
+			problem.Bundle, problem.File = dataFile(bundles, names(expected.Path))
+			problems = append(problems, problem)
+		}
+	}
+	return problems
+}
+
+// expectation is a schema that a module names for data.
+type expectation struct {
+	*ast.SchemaAnnotation
+	at *ast.Location
+}
+
+func expectations(bundles []*unpacked) (all []expectation) {
 	for _, u := range bundles {
 		for _, file := range u.parsed.Modules {
 			for _, annotations := range file.Parsed.Annotations {
-				for _, expected := range annotations.Schemas {
-					schema, at := expected.Definition, expected.Path.String()
-					if schema == nil {
-						named, exists := schemas[expected.Schema.String()]
-						if !exists {
-							continue // which the compiler says
-						}
-						schema = &named
-					}
-					value, exists := valueAt(data, expected.Path)
-					if !exists || checked[at+expected.Schema.String()] {
-						continue
-					}
-					checked[at+expected.Schema.String()] = true
-					if err := matchSchema(ctx, value, *schema); err != nil {
-						problems = append(problems, problemAt(annotations.Loc(), fmt.Sprintf("%s is not as its schema says: %v", at, err)))
-					}
+				for _, schema := range annotations.Schemas {
+					all = append(all, expectation{schema, annotations.Loc()})
 				}
 			}
 		}
 	}
-	return problems
+	return all
+}
+
+// isDefined says whether rules define what is at a path, or something below it.
+func isDefined(bundles []*unpacked, path ast.Ref) bool {
+	for _, u := range bundles {
+		for _, file := range u.parsed.Modules {
+			for _, rule := range file.Parsed.Rules {
+				if ref := rule.Ref().GroundPrefix(); ref.HasPrefix(path) || path.HasPrefix(ref) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // valueAt is the data at a path below data.

@@ -39,7 +39,7 @@ func overlay(data map[string]any, bundles []*unpacked, host Settings) (Settings,
 	effective, err := decodeSettings(merged)
 	if err != nil {
 		_, _, problems := refuse("data.regent.settings: %v", err)
-		problems[0].Bundle, problems[0].File = settingsFile(bundles)
+		problems[0].Bundle, problems[0].File = dataFile(bundles, settingsPath)
 		return Settings{}, nil, problems
 	}
 	canonical, err := toTree(effective)
@@ -186,16 +186,16 @@ func emptyIfNil(list *[]string) *[]string {
 	return &[]string{}
 }
 
-// settingsFile names the file that the settings of the bundles come from, as far as it can be known: data may be spread.
-func settingsFile(bundles []*unpacked) (owner, file string) {
+// dataFile names the file that data at a path comes from, as far as it can be known: data may be spread.
+func dataFile(bundles []*unpacked, way []string) (owner, file string) {
 	for _, u := range bundles {
-		if !bundle.RootPathsContain(u.roots(), path.Join(settingsPath...)) {
+		if !bundle.RootPathsContain(u.roots(), path.Join(way...)) {
 			continue
 		}
-		for _, folder := range []string{path.Join(settingsPath...), settingsPath[0], "."} {
+		for above := len(way); above >= 0; above-- {
 			for _, base := range []string{"data.json", "data.yaml", "data.yml"} {
-				if _, exists := u.files[path.Join(folder, base)]; exists {
-					return u.name, path.Join(folder, base)
+				if name := path.Join(path.Join(way[:above]...), base); u.files[name] != nil {
+					return u.name, name
 				}
 			}
 		}

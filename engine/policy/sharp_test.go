@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -120,6 +121,14 @@ package`, 1),
 	} {
 		refused(t, loads(files(limit)), want)
 	}
+	refused(t, loads(files(`"100"`)), "bundle org: org/limits/data.json: data.org.limits is not")
+	absent := files("100")
+	delete(absent, "org/limits/data.json")
+	refused(t, loads(absent), "bundle org: org/rules/closed/closed.rego:1: data.org.limits is not there, and its schema is named: put it into org/limits/data.json")
+	absent["org/limits.rego"] = "package org\n\nlimits := {\"tokens\": 5}\n"
+	if err := loads(absent); err != nil {
+		t.Errorf("limits that a rule defines: %v", err)
+	}
 	scalar := files("100")
 	scalar["org/limits/data.json"] = `"{\"tokens\": 1}"`
 	if err := loads(scalar); err == nil {
@@ -129,6 +138,30 @@ package`, 1),
 	remote["schemas/org/limits.json"] = `{"$ref": "http://127.0.0.1:1/x.json"}`
 	if err := loads(remote); err == nil || strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("a schema is fetched: %v", err)
+	}
+}
+
+// What a rule reads and is nowhere is undefined for ever: loading lets it pass, as it may be meant so, and tells authors.
+func TestReferencesToNothingAreFound(t *testing.T) {
+	activation := load(t, policy.Source{Bundles: []policy.Bundle{org(map[string]string{
+		closedFile: ruleNamed("closed", "CLOSED", "{\n\tinput.call.model in data.org.modles\n\tinput.call.model in data.org.models.all\n\t_a\n\tdata.org.shared.b\n}") +
+			"\n_a if data.org.rules.closed._other.x\n\n_other := {\"x\": true}\n",
+		"org/data.json":          `{"models": {"all": []}}`,
+		"org/shared/shared.rego": "package org.shared\n\nb if data.org.models.none[input.call.model]\n",
+	})}})
+	var got []string
+	for _, problem := range activation.Unfounded() {
+		if problem.Bundle == "org" {
+			got = append(got, problem.String())
+		}
+	}
+	want := []string{
+		"bundle org: org/rules/closed/closed.rego:13: data.org.modles is nowhere: is it misspelt? What may be absent should be there and empty",
+		"bundle org: org/shared/shared.rego:3: data.org.models.none is nowhere: is it misspelt? What may be absent should be there and empty",
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("got %s", strings.Join(got, "\n"))
 	}
 }
 
@@ -324,6 +357,10 @@ func TestABundleIsWhatWasSigned(t *testing.T) {
 	}
 	confused, foreign, unknown, empty := signing, signing, signing, signing
 	confused.Keys = map[string]policy.Key{"release": {Algorithm: "HS256", Key: key.Key}} // the public key as a shared secret
+	privately, otherwise, noPEM := signing, signing, signing
+	privately.Keys = map[string]policy.Key{"release": {Algorithm: "ES256", Key: strings.ReplaceAll(key.Key, "PUBLIC", "PRIVATE")}}
+	otherwise.Keys = map[string]policy.Key{"release": {Algorithm: "RS256", Key: key.Key}}
+	noPEM.Keys = map[string]policy.Key{"release": {Algorithm: "ES256", Key: "secret"}}
 	foreign.KeyID, unknown.KeyID, empty.Keys = "other", "nobody", nil
 	for name, test := range map[string]struct {
 		files   map[string]string
@@ -343,7 +380,10 @@ func TestABundleIsWhatWasSigned(t *testing.T) {
 		"no key":                 {signed, empty, "no key is trusted"},
 		"another algorithm":      {signed, confused, "the signature is not good"},
 		"a scope that is wanted": {func() map[string]string { s, _ := signedBy(t, files, "read"); return s }(), signing, "the signature is not good"},
-		"a scope that is not":    {signed, unscoped, "scope mismatch"},
+		"a scope that is not":    {signed, unscoped, `it was made for another scope than ""`},
+		"a private key":          {signed, privately, "the key release: it is a private key: a gateway verifies, and gets the public key alone"},
+		"a key of another kind":  {signed, otherwise, "the key release: it is a *ecdsa.PublicKey, which does not fit the algorithm RS256"},
+		"a key that is no PEM":   {signed, noPEM, "the key release: it is no PEM"},
 	} {
 		t.Run(name, func(t *testing.T) { refused(t, with(test.files, test.signing), test.want) })
 	}

@@ -2,7 +2,11 @@ package policy
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/rsa"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -37,7 +41,7 @@ const signaturesFile = ".signatures.json"
 // Algorithms are those that a bundle may be signed by.
 var Algorithms = []string{"ES256", "ES384", "ES512", "HS256", "HS384", "HS512", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"}
 
-// Validate says what is wrong with a signing, apart from its keys' own contents.
+// Validate says what is wrong with a signing.
 func (s *Signing) Validate() error {
 	if len(s.Keys) == 0 {
 		return errors.New("no key is trusted")
@@ -46,12 +50,50 @@ func (s *Signing) Validate() error {
 		if !slices.Contains(Algorithms, key.Algorithm) {
 			return fmt.Errorf("the algorithm of the key %s is %q, none of %s", id, key.Algorithm, strings.Join(Algorithms, ", "))
 		}
-		if key.Key == "" {
-			return fmt.Errorf("the key %s is empty", id)
+		if err := key.validate(); err != nil {
+			return fmt.Errorf("the key %s: %w", id, err)
 		}
 	}
 	if _, exists := s.Keys[s.KeyID]; s.KeyID != "" && !exists {
 		return fmt.Errorf("the key %s is not among the trusted ones", s.KeyID)
+	}
+	return nil
+}
+
+// validate says whether the key can verify what its algorithm signs. It quotes nothing of it.
+func (k Key) validate() error {
+	if strings.HasPrefix(k.Algorithm, "HS") {
+		if k.Key == "" {
+			return errors.New("the secret is empty")
+		}
+		return nil
+	}
+	block, _ := pem.Decode([]byte(k.Key))
+	if block == nil {
+		return errors.New("it is no PEM: give the public key, or its certificate")
+	}
+	var public any
+	var err error
+	switch block.Type {
+	case "PUBLIC KEY":
+		public, err = x509.ParsePKIXPublicKey(block.Bytes)
+	case "RSA PUBLIC KEY":
+		public, err = x509.ParsePKCS1PublicKey(block.Bytes)
+	case "CERTIFICATE":
+		var certificate *x509.Certificate
+		if certificate, err = x509.ParseCertificate(block.Bytes); err == nil {
+			public = certificate.PublicKey
+		}
+	default:
+		return fmt.Errorf("it is a %s: a gateway verifies, and gets the public key alone", strings.ToLower(block.Type))
+	}
+	if err != nil {
+		return errors.New("the PEM holds no public key that can be read")
+	}
+	_, isRSA := public.(*rsa.PublicKey)
+	_, isEC := public.(*ecdsa.PublicKey)
+	if wantsEC := strings.HasPrefix(k.Algorithm, "ES"); wantsEC != isEC || !wantsEC != isRSA {
+		return fmt.Errorf("it is a %T, which does not fit the algorithm %s", public, k.Algorithm)
 	}
 	return nil
 }
@@ -76,6 +118,9 @@ func (s *Signing) verify(files map[string][]byte) error {
 	}
 	signed, err := bundle.VerifyBundleSignature(signatures, bundle.NewVerificationConfig(keys, s.KeyID, s.Scope, nil))
 	if err != nil {
+		if err.Error() == "scope mismatch" {
+			err = fmt.Errorf("it was made for another scope than %q", s.Scope)
+		}
 		return fmt.Errorf("the signature is not good: %w", err)
 	}
 	for _, name := range util.KeysSorted(files) {

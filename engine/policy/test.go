@@ -154,6 +154,9 @@ func runOnce(ctx context.Context, bundles []*unpacked, reduced *ast.Capabilities
 	if len(problems) > 0 {
 		return nil, loadError(problems)
 	}
+	if len(packages) == 0 {
+		return &TestReport{}, nil
+	}
 	maps.Copy(modules, tests)
 	store := inmem.NewFromObjectWithOpts(dataOf(bundles), inmem.OptRoundTripOnWrite(false), inmem.OptReturnASTValuesOnRead(true))
 	txn, err := store.NewTransaction(ctx)
