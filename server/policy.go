@@ -233,6 +233,9 @@ var (
 // policyErr says why the policy of the catalogue and the bundles as they are now does not count; nil if it does.
 func (s *Server) policyErr() error {
 	if _, err := s.bundles.Snapshot(); err != nil {
+		if s.policy.Current() != nil {
+			err = fmt.Errorf("%w; the last good policy decides", err)
+		}
 		return err
 	}
 	s.activating.mu.Lock()

@@ -367,6 +367,17 @@ func TestErrorsAreLoggedOnce(t *testing.T) {
 	if _, exists := g.ready(t).Components["bundle/gone"]; exists {
 		t.Error("a bundle that was taken out is still told of")
 	}
+	if err := os.WriteFile(g.config.Catalogue, []byte("nonsense: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	logged := func(text string) int { return strings.Count(g.output.String(), text) }
+	wait(t, "the broken catalogue", func() bool { return logged("the catalogue is refused; the last good one counts") == 1 })
+	time.Sleep(time.Second) // four polls
+	g.replaceCatalogue(t, catalogueText)
+	wait(t, "the catalogue to be right", func() bool { return logged("the catalogue's file counts again") == 1 })
+	if n := logged("the catalogue is refused"); n != 1 {
+		t.Errorf("a broken catalogue is logged %d times", n)
+	}
 }
 
 // replaceCatalogue replaces the catalogue's file and waits until it counts.

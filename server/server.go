@@ -115,6 +115,15 @@ func (s *Server) openDemo() (err error) {
 	return err
 }
 
+// logCatalogue logs that the catalogue's file is broken, or is right again.
+func (s *Server) logCatalogue(err error) {
+	if err != nil {
+		s.config.Log.Error("the catalogue is refused; the last good one counts", "err", err)
+		return
+	}
+	s.config.Log.Info("the catalogue's file counts again")
+}
+
 // openLedger opens the store and the ledger on it.
 func (s *Server) openLedger() error {
 	store, err := s.openStore()
@@ -308,7 +317,7 @@ func (s *Server) supervise(ctx context.Context) <-chan error {
 	supervisor := suture.New("regent", suture.Spec{EventHook: func(event suture.Event) {
 		s.config.Log.Warn("background work", "event", event.String())
 	}})
-	supervisor.Add(service{"catalogue", s.catalogue.Run})
+	supervisor.Add(service{"catalogue", func(ctx context.Context) error { return s.catalogue.Run(ctx, s.logCatalogue) }})
 	supervisor.Add(service{"policy", s.keepPolicy})
 	supervisor.Add(service{"archive", s.keepArchive})
 	supervisor.Add(service{"bundles", s.bundles.Run})

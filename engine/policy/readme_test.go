@@ -49,7 +49,9 @@ func TestTheExampleOfTheReadmeWorks(t *testing.T) {
 
 // The selection that README shows ranks by price, the unpriced last, and equal prices in their order.
 func TestTheSelectionOfTheReadmeWorks(t *testing.T) {
-	activation := load(t, policy.Source{Bundles: []policy.Bundle{org(map[string]string{"org/selection/selection.rego": blocks(t, "rego")[2]})}})
+	activation := load(t, policy.Source{Bundles: []policy.Bundle{org(map[string]string{
+		"org/selection/selection.rego": blocks(t, "rego")[2], "org/selection/selection_test.rego": blocks(t, "rego")[3],
+	})}})
 	f := facts()
 	var candidates []policy.Candidate
 	for source, price := range map[string]*int64{"a": new(int64(5)), "b": nil, "c": new(int64(3)), "d": new(int64(5))} {

@@ -381,9 +381,9 @@ func TestABundleIsWhatWasSigned(t *testing.T) {
 		"another algorithm":      {signed, confused, "the signature is not good"},
 		"a scope that is wanted": {func() map[string]string { s, _ := signedBy(t, files, "read"); return s }(), signing, "the signature is not good"},
 		"a scope that is not":    {signed, unscoped, `it was made for another scope than ""`},
-		"a private key":          {signed, privately, "the key release: it is a private key: a gateway verifies, and gets the public key alone"},
-		"a key of another kind":  {signed, otherwise, "the key release: it is a *ecdsa.PublicKey, which does not fit the algorithm RS256"},
-		"a key that is no PEM":   {signed, noPEM, "the key release: it is no PEM"},
+		"a private key":          {signed, privately, `the key "release": it is a private key: a gateway verifies, and gets the public key alone`},
+		"a key of another kind":  {signed, otherwise, `the key "release": it is a *ecdsa.PublicKey, which does not fit the algorithm RS256`},
+		"a key that is no PEM":   {signed, noPEM, `the key "release": it is no PEM`},
 	} {
 		t.Run(name, func(t *testing.T) { refused(t, with(test.files, test.signing), test.want) })
 	}

@@ -48,10 +48,10 @@ func (s *Signing) Validate() error {
 	}
 	for id, key := range s.Keys {
 		if !slices.Contains(Algorithms, key.Algorithm) {
-			return fmt.Errorf("the algorithm of the key %s is %q, none of %s", id, key.Algorithm, strings.Join(Algorithms, ", "))
+			return fmt.Errorf("the algorithm of the key %q is %q, none of %s", id, key.Algorithm, strings.Join(Algorithms, ", "))
 		}
 		if err := key.validate(); err != nil {
-			return fmt.Errorf("the key %s: %w", id, err)
+			return fmt.Errorf("the key %q: %w", id, err)
 		}
 	}
 	if _, exists := s.Keys[s.KeyID]; s.KeyID != "" && !exists {

@@ -64,8 +64,8 @@ func (l *Live) Reload() {
 	}
 }
 
-// Run watches the file until ctx ends.
-func (l *Live) Run(ctx context.Context) error {
+// Run watches the file until ctx ends. report is told what is wrong with it, once for each change, and nil when nothing is any more.
+func (l *Live) Run(ctx context.Context, report func(error)) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
@@ -75,8 +75,19 @@ func (l *Live) Run(ctx context.Context) error {
 		case <-tick.C:
 		case <-l.reload:
 		}
+		was := l.Err()
 		l.look()
+		if is := l.Err(); message(is) != message(was) {
+			report(is)
+		}
 	}
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // look reads the file, and parses it if it, or a key that it names, is not what was read last.

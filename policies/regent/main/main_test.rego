@@ -175,3 +175,9 @@ _incomplete(decision) if {
 		denial.terminal == true
 	}
 }
+
+# The document that tests of selections start from is the one of a decision, but for its candidates.
+test_the_fixture_of_selections_holds_two_candidates if {
+	[candidate.source | some candidate in fixture.selection_document.candidates] == ["source-1", "source-2"]
+	object.keys(fixture.selection_document) == {"now", "call", "identity", "candidates"}
+}
