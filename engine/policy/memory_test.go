@@ -54,6 +54,14 @@ var bodies = []string{
 	`input.call.output_tokens_max > 600 with input.call.output_tokens_max as input.candidate.context_tokens`,
 	`startswith(concat("/", [input.candidate.provider, input.candidate.model]), "b/")`,
 	`_of_candidate(input.candidate)`,
+	`[input.call.kind][0] == "tool"`,
+	`{"a": input.call.kind}.a == "tool"`,
+	`[kind | kind := input.call.kind][_] == "tool"`,
+	`_object_of(input.call.kind).a == "tool"`,
+	`$"{[input.call.kind][0]}" == "tool"`,
+	`split(input.identity.user, "d")[0] == "a"`,
+	`_table.a["tool"]["p"]`,
+	`_sets.a["tool"]`,
 	// What follows differs with every call, so that its rule is asked each time.
 	`time.weekday(input.now) == "Thursday"`,
 	`input.call.input_tokens % 2 == 1`,
@@ -64,6 +72,8 @@ var bodies = []string{
 	`input.call.input_tokens == input.attempts[0].reason`,
 	`min([input.now, input.candidate.cooling_until]) == input.now`,
 	`some part in input; part.model == "a"`,
+	`time.clock([input.now, "UTC"])[0] >= 18`,
+	`[0, input.call.input_tokens][1] > 600`,
 }
 
 const helpers = `
@@ -76,6 +86,12 @@ _otherwise := "first" if {
 }
 
 _of_call(call) if call.protocol == "p"
+
+_object_of(kind) := {"a": kind}
+
+_table.a[input.call.kind][input.call.protocol] := true
+
+_sets.a contains input.call.kind if input.call.stream
 
 _of_candidate(candidate) if candidate.provider == "b"
 `
@@ -115,7 +131,7 @@ func composed(t rapid.TB, remembered int, ways []int) *Activation {
 // someFacts are facts of few values, so that equal ones come again.
 func someFacts(random *rand.Rand) Facts {
 	return Facts{
-		Now: pick[int64](random, 1000, 2000, 3000, 5000, 86_400_000_000_000),
+		Now: pick[int64](random, 1000, 2000, 3000, 5000, 68_400_000_000_000, 86_400_000_000_000),
 		Call: Call{
 			Model: pick(random, "a", "b"), Protocol: pick(random, "p", "q"), Kind: pick(random, "generation", "tool"), Stream: pick(random, true, false),
 			Residency: pick(random, nil, new("eu")), Modalities: pick(random, nil, []string{"image"}),

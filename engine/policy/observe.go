@@ -246,6 +246,9 @@ func (o observations) imply(observed observation) bool {
 func observed(rule *ast.Rule) observations {
 	o := make(observations)
 	o.visit(rule)
+	for _, step := range rule.Head.Reference { // which OPA's visitor passes over
+		o.visit(step)
+	}
 	return o
 }
 
@@ -258,10 +261,12 @@ func (o observations) visit(node any) {
 		case ast.Call:
 			return o.call(x[0], x[1:])
 		case ast.Ref:
+			steps := x // each of which may refer to the input, also the first one: [input.call.kind][0]
 			if x[0].Equal(ast.InputRootDocument) {
 				o.reference(x)
+				steps = x[1:]
 			}
-			for _, step := range x[1:] { // which may refer to the input, too
+			for _, step := range steps {
 				o.visit(step)
 			}
 			return true
