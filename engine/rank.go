@@ -1,10 +1,11 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
+
+	"regent/engine/policy"
 )
 
 // rank puts the candidates into the order of the policy's selection, once, before any of them is judged. Without a selection they stay
@@ -15,10 +16,8 @@ func (w *walk) rank(ctx context.Context) error {
 		return nil
 	}
 	facts := factsOf(w.given)
-	var sources []string
-	var err error
-	gone := w.desk.run(ctx, func() { sources, err = w.judge.Rank(ctx, facts) })
-	if err = cmp.Or(gone, err); err == nil {
+	sources, err := evaluated(ctx, w, func(judge *policy.Judge) ([]string, error) { return judge.Rank(ctx, facts) })
+	if err == nil {
 		w.request.Candidates, err = permuted(w.given, sources)
 	}
 	if err != nil {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -171,18 +170,54 @@ func (w *walk) decide(ctx context.Context, candidate *Candidate) (policy.Decisio
 }
 
 // judged is what policy says of a candidate: what it is known to say, or else what it says now.
-func (w *walk) judged(ctx context.Context, candidate *Candidate) (decision policy.Decision, err error) {
+func (w *walk) judged(ctx context.Context, candidate *Candidate) (policy.Decision, error) {
 	began := time.Now()
-	decision, known := w.judge.Recall(candidate.Candidate, w.attempts)
-	if !known {
-		gone := w.desk.run(ctx, func() {
-			began = time.Now()
-			decision, err = w.judge.Decide(ctx, candidate.Candidate, w.attempts)
-		})
-		err = cmp.Or(gone, err)
+	if decision, known := w.judge.Recall(candidate.Candidate, w.attempts); known {
+		w.Meter.Judged(time.Since(began), decision, nil)
+		return decision, nil
 	}
-	w.Meter.Judged(time.Since(began), decision, err)
-	return decision, err
+	type timed struct {
+		policy.Decision
+		took time.Duration // without the wait for a turn
+	}
+	facts, attempts := candidate.Candidate, w.attempts
+	made, err := evaluated(ctx, w, func(judge *policy.Judge) (timed, error) {
+		began := time.Now()
+		decision, err := judge.Decide(ctx, facts, attempts)
+		return timed{decision, time.Since(began)}, err
+	})
+	if err != nil && made.took == 0 { // it had no turn, or has not ended
+		made.took = time.Since(began)
+	}
+	w.Meter.Judged(made.took, made.Decision, err)
+	return made.Decision, err
+}
+
+// grace is how much longer than its time limit an evaluation may take to notice that: one step of it, on a busy machine.
+const grace = time.Second
+
+// evaluated is what a judge says on the desk. One that does not end is left behind, with the judge that it works with.
+func evaluated[T any](ctx context.Context, w *walk, ask func(*policy.Judge) (T, error)) (answer T, err error) {
+	judge := w.judge
+	type said struct {
+		answer T
+		err    error
+	}
+	answers := make(chan said, 1)
+	err = w.desk.run(ctx, w.activation.TimeLimit()+grace, func() {
+		answer, err := ask(judge)
+		answers <- said{answer, err}
+	})
+	if errors.Is(err, errStuck) {
+		w.judge = w.activation.Judge(w.now, w.request.Facts, w.request.Identity)
+		w.Log.Error("a policy evaluation does not end: one step of a rule takes longer than policy may", "activation", w.activation.Digest())
+		err = fmt.Errorf("%w: %w", policy.ErrLate, err)
+	}
+	if err != nil {
+		return answer, err
+	}
+	spoken := <-answers
+	return spoken.answer, spoken.err
 }
 
 // policyFailure is the refusal of a call for which policy has no answer.

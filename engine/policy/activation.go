@@ -50,6 +50,10 @@ func (a *Activation) Bundles() map[string]string { return maps.Clone(a.revisions
 // Settings returns the settings in force: the bundles' own, overlaid by the host's. What they point to must not be changed.
 func (a *Activation) Settings() Settings { return a.settings }
 
+// TimeLimit is what bounds each decision. One built-in that works on is not interrupted: a decision may return later than that, and is
+// then ErrLate.
+func (a *Activation) TimeLimit() time.Duration { return a.timeLimit }
+
 // Rules lists every ground on which the activation may refuse, ordered by name and code, for documents and the console.
 func (a *Activation) Rules() []Rule { return slices.Clone(a.rules) }
 

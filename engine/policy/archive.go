@@ -20,10 +20,10 @@ const (
 	archivedBundles  = "bundles/"
 )
 
-// restorable bounds what is restored: sixteen bundles of the largest size, and settings as large as one.
+// restorable bounds what is restored: 33 bundles of the largest size, as many as a gateway takes, and settings as large as one.
 var restorable = tarball.Limits{
-	Bytes: (16 + 1) * MaxBundleBytes,
-	Files: (16 + 1) * MaxBundleFiles,
+	Bytes: (33 + 1) * MaxBundleBytes,
+	Files: (33 + 1) * MaxBundleFiles,
 	Depth: MaxBundleDepth + 2, // bundles/ and the bundle's own folder lie above
 }
 
@@ -52,6 +52,10 @@ func Restore(ctx context.Context, archive []byte) (*Activation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("policy: restore: %w", err)
 	}
+	return guarded(ctx, func(ctx context.Context) (*Activation, error) { return restored(ctx, settings, bundles) })
+}
+
+func restored(ctx context.Context, settings Settings, bundles []*unpacked) (*Activation, error) {
 	var problems []Problem
 	for _, u := range bundles {
 		problems = append(problems, u.parse(capabilities(nil))...)

@@ -1,8 +1,13 @@
 package policy
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"regexp"
 	"regexp/syntax"
+	"strconv"
 	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -12,15 +17,31 @@ import (
 // Bounds of what is written in a bundle. The time limit of a decision interrupts between expressions, so that what one built-in works on
 // has to be small: these, and the bounds of the facts.
 const (
-	maxWritten = 64 << 10 // bytes of one text in a module or in data: a built-in takes less than 1 ms for most work on it
-	maxPattern = 10_000   // instructions of a regular expression: some 400 kB, compiled in some ms
+	maxWritten = 4 << 10 // bytes of one text in a module or in data: what is quadratic in it, such as some regular expressions, takes 0.1 s
+	maxPattern = 10_000  // instructions of a regular expression: some 400 kB, compiled in some ms
+	maxModule  = 1 << 20 // bytes of one module: some hundred times a long one
+	maxBody    = 1_000   // expressions of one body: OPA's time to order them is quadratic
+	maxNesting = 8       // comprehensions within comprehensions: OPA's time to compile them doubles with each
+	maxTerms   = 64      // calls and collections within each other, likewise
 )
 
 // oversized finds what is too large to be worked on in time.
 func oversized(bundles []*unpacked) (problems []Problem) {
 	for _, u := range bundles {
 		for _, file := range u.parsed.Modules {
+			if deep := tooDeep(file.Parsed); len(deep) > 0 {
+				problems = append(problems, deep...)
+				continue
+			}
 			problems = append(problems, oversizedModule(file.Parsed)...)
+		}
+		for key, schema := range u.schemas {
+			if err := checkSchema(schema); err != nil {
+				problems = append(problems, Problem{Bundle: u.name, File: "schemas/" + key + ".json", Text: err.Error()})
+			}
+		}
+		if err := wrongNumber(u.parsed.Data); err != nil {
+			problems = append(problems, Problem{Bundle: u.name, Text: err.Error()})
 		}
 		if way, length := longest(u.parsed.Data); length > maxWritten {
 			problems = append(problems, Problem{Bundle: u.name, Text: fmt.Sprintf(
@@ -31,36 +52,90 @@ func oversized(bundles []*unpacked) (problems []Problem) {
 }
 
 func oversizedModule(module *ast.Module) (problems []Problem) {
+	refuse := func(at *ast.Location, format string, args ...any) {
+		problems = append(problems, problemAt(at, fmt.Sprintf(format, args...)))
+	}
 	ast.WalkTerms(module, func(term *ast.Term) bool {
-		if text, isText := term.Value.(ast.String); isText && len(text) > maxWritten {
-			problems = append(problems, problemAt(term.Loc(), fmt.Sprintf(
-				"this text has %d bytes, more than %d: policy would take too long over it", len(text), maxWritten)))
+		switch value := term.Value.(type) {
+		case ast.String:
+			if len(value) > maxWritten {
+				refuse(term.Loc(), "this text has %d bytes, more than %d: policy would take too long over it", len(value), maxWritten)
+			}
+		case ast.Number:
+			if err := checkNumber(string(value)); err != nil {
+				refuse(term.Loc(), "%v", err)
+			}
+		}
+		return false
+	})
+	ast.WalkBodies(module, func(body ast.Body) bool {
+		if len(body) > maxBody {
+			refuse(body.Loc(), "this body has %d expressions, more than %d: make rules of its parts", len(body), maxBody)
 		}
 		return false
 	})
 	walkCalls(module, func(operator *ast.Term, operands []*ast.Term) {
-		at := patternOperand(operator.String())
-		if at < 0 || at >= len(operands) {
-			return
-		}
-		if text, isText := operands[at].Value.(ast.String); isText {
-			if err := checkPattern(string(text)); err != nil {
-				problems = append(problems, problemAt(operands[at].Loc(), err.Error()))
-			}
+		if err := checkBuiltin(operator.String(), operands); err != nil {
+			refuse(operator.Loc(), "%v", err)
 		}
 	})
 	return problems
 }
 
-// patternOperand is which operand of a built-in is a regular expression; -1 if none is.
-func patternOperand(builtin string) int {
-	switch {
-	case builtin == ast.RegexReplace.Name:
-		return 1
-	case builtin == ast.RegexTemplateMatch.Name, builtin == ast.RegexIsValid.Name, !strings.HasPrefix(builtin, "regex."):
-		return -1
+// tooDeep finds what is nested so deep that compiling it would take too long. It is asked before anything else walks the module.
+func tooDeep(module *ast.Module) (problems []Problem) {
+	comprehensions, terms := 0, 0
+	count := func(x any, by int) {
+		switch x.(type) {
+		case *ast.ArrayComprehension, *ast.SetComprehension, *ast.ObjectComprehension, *ast.Every:
+			comprehensions += by
+		case ast.Call, *ast.Array, ast.Set, ast.Object:
+			terms += by
+		}
 	}
-	return 0
+	ast.NewBeforeAfterVisitor(func(x any) bool {
+		count(x, 1)
+		if comprehensions > maxNesting || terms > maxTerms {
+			problems = []Problem{problemAt(module.Package.Loc(), fmt.Sprintf(
+				"the module nests more than %d comprehensions or %d calls and collections: make rules of the inner ones", maxNesting, maxTerms))}
+		}
+		return len(problems) > 0
+	}, func(x any) { count(x, -1) }).Walk(module)
+	return problems
+}
+
+// checkBuiltin refuses a call that may make very much of little, or take very long, in one step: a pattern that is not written out, so that
+// nobody knows how large it gets, and a format that fills up.
+func checkBuiltin(builtin string, operands []*ast.Term) error {
+	literal := func(at int) (string, bool) {
+		if at >= len(operands) {
+			return "", true // the compiler says it
+		}
+		text, isText := operands[at].Value.(ast.String)
+		return string(text), isText
+	}
+	switch {
+	case builtin == ast.Sprintf.Name:
+		format, isWritten := literal(0)
+		if !isWritten || filling.MatchString(format) {
+			return errors.New("a format has to be written out, and to name no width: concatenate texts instead")
+		}
+	case builtin == ast.RegexReplace.Name:
+		return checkWritten(literal(1))
+	case strings.HasPrefix(builtin, "regex.") && builtin != ast.RegexIsValid.Name:
+		return checkWritten(literal(0))
+	}
+	return nil
+}
+
+// filling is a verb of a format with a width or a precision.
+var filling = regexp.MustCompile(`%[-+# 0]*[\[\]1-9.*]`)
+
+func checkWritten(pattern string, isWritten bool) error {
+	if !isWritten {
+		return errors.New("a regular expression has to be written out: compare with data by `in`, startswith, endswith or contains")
+	}
+	return checkPattern(pattern)
 }
 
 // checkPattern refuses a regular expression that is none, or that is huge.
@@ -76,6 +151,38 @@ func checkPattern(pattern string) error {
 	if len(program.Inst) > maxPattern {
 		return fmt.Errorf("this regular expression has %d instructions, more than %d: use shorter repetitions, or a set of texts",
 			len(program.Inst), maxPattern)
+	}
+	return nil
+}
+
+// checkNumber refuses a number of absurd size: OPA writes 1e30000000 out.
+func checkNumber(text string) error {
+	const most = 400 // digits, or ten's power: more than a float64 has
+	number, exponent, _ := strings.Cut(strings.ToLower(text), "e")
+	power, err := strconv.Atoi(cmp.Or(exponent, "0"))
+	if len(number) > most || err != nil || power > most || power < -most {
+		return fmt.Errorf("the number %.20s has more than %d digits", text, most)
+	}
+	return nil
+}
+
+// wrongNumber finds a number below a value that checkNumber refuses.
+func wrongNumber(value any) error {
+	switch value := value.(type) {
+	case json.Number:
+		return checkNumber(value.String())
+	case map[string]any:
+		for _, key := range util.KeysSorted(value) {
+			if err := wrongNumber(value[key]); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for _, element := range value {
+			if err := wrongNumber(element); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

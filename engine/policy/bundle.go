@@ -16,6 +16,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/bundle"
 	"github.com/open-policy-agent/opa/v1/loader/filter"
 	"github.com/open-policy-agent/opa/v1/util"
+	"go.yaml.in/yaml/v3"
 )
 
 // Bounds of one bundle.
@@ -93,6 +94,9 @@ func (u *unpacked) parse(reduced *ast.Capabilities) []Problem {
 		if err := util.Unmarshal(files[name], &content); err != nil {
 			return refuse(name, "it is neither JSON nor YAML: %v", err)
 		}
+		if err := checkWhole(name, files[name]); err != nil {
+			return refuse(name, "%v", err)
+		}
 		if isSchema {
 			u.schemas[key] = content
 		}
@@ -107,6 +111,22 @@ func (u *unpacked) parse(reduced *ast.Capabilities) []Problem {
 		Read()
 	if err != nil {
 		return problemsOf(err, u.name)
+	}
+	return nil
+}
+
+// checkWhole refuses a document of which a part would be lost: a key that is there twice, or a second document.
+func checkWhole(name string, text []byte) error {
+	if strings.HasSuffix(name, ".json") {
+		return refuseRepeated(text)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var content any
+	if err := decoder.Decode(&content); err != nil && !errors.Is(err, io.EOF) {
+		return err // a key that is there twice
+	}
+	if err := decoder.Decode(&content); !errors.Is(err, io.EOF) {
+		return errors.New("it holds more than one document")
 	}
 	return nil
 }
@@ -127,6 +147,9 @@ func readFiles(tree fs.FS) (map[string][]byte, error) {
 		}
 		if entry.IsDir() {
 			return nil
+		}
+		if ending := path.Ext(name); ending != bundle.RegoExt && strings.EqualFold(ending, bundle.RegoExt) {
+			return fmt.Errorf("%s is no module for OPA: write its ending as %s", name, bundle.RegoExt)
 		}
 		if strings.Count(name, "/") > MaxBundleDepth {
 			return fmt.Errorf("%s lies below more than %d folders: move it up", name, MaxBundleDepth)

@@ -62,6 +62,7 @@ func refuseRepeated(text []byte) error {
 	}
 	var levels []level
 	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
 	for {
 		token, err := decoder.Token()
 		if errors.Is(err, io.EOF) {

@@ -46,14 +46,50 @@ const (
 	judgement  = "data.regent.main.judgement"
 )
 
+// maxLoad bounds loading: some thousand times what it takes, tests included.
+const maxLoad = time.Minute
+
 // Load builds an activation aside: whatever is wrong is an error, and what is in force stays so. The error is a *LoadError
 // that names file and line where there is one, or the context's.
 func Load(ctx context.Context, source Source) (*Activation, error) {
-	bundles, problems := unpackAll(source.Bundles, capabilities(source.Forbidden))
-	if len(problems) > 0 {
-		return nil, loadError(problems)
+	return guarded(ctx, func(ctx context.Context) (*Activation, error) {
+		bundles, problems := unpackAll(source.Bundles, capabilities(source.Forbidden))
+		if len(problems) > 0 {
+			return nil, loadError(problems)
+		}
+		return load(ctx, source, bundles)
+	})
+}
+
+// guarded does something with bundles that nobody has looked at yet. OPA can be interrupted between steps only, and may panic over
+// what it does not foresee. What does not end in time is left behind, and is no activation whatever becomes of it.
+func guarded[T any](ctx context.Context, do func(context.Context) (T, error)) (result T, err error) {
+	type outcome struct {
+		result T
+		err    error
 	}
-	return load(ctx, source, bundles)
+	limited, cancel := context.WithTimeout(ctx, maxLoad)
+	ended := make(chan outcome, 1)
+	go func() {
+		defer cancel()
+		var o outcome
+		defer func() {
+			if recover() != nil {
+				o = outcome{err: loadError([]Problem{{Text: "OPA has failed over the bundles, which hold something that it did not foresee: look at what was changed last"}})}
+			}
+			ended <- o
+		}()
+		o.result, o.err = do(limited)
+	}()
+	select {
+	case o := <-ended:
+		return o.result, o.err
+	case <-limited.Done():
+	}
+	if err := ctx.Err(); err != nil {
+		return result, fmt.Errorf("policy: load: %w", err)
+	}
+	return result, loadError([]Problem{{Text: fmt.Sprintf("loading the bundles takes longer than %v: make them smaller, and nest less", maxLoad)}})
 }
 
 // load makes an activation of bundles that are parsed.
@@ -266,7 +302,7 @@ func modulesOf(bundles []*unpacked) map[string]*ast.Module {
 				ours = append(ours, schemas...)
 			case path.HasPrefix(orgRef):
 				hasOrg = true
-				hasTheirs = hasTheirs || path.Equal(orgRef) && len(file.Parsed.Annotations) > 0
+				hasTheirs = hasTheirs || path.Equal(orgRef) && len(subpackageSchemas(file.Parsed)) > 0
 			}
 		}
 	}

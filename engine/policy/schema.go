@@ -7,6 +7,7 @@ import (
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
+	"github.com/open-policy-agent/opa/v1/util"
 )
 
 // OPA checks modules by the schemas that their METADATA names, and never the data itself. Rego compares values of any types ("5" > 100
@@ -27,7 +28,16 @@ func wrongData(ctx context.Context, bundles []*unpacked, data map[string]any) (p
 		if named, exists := schemas[expected.Schema.String()]; schema == nil && exists {
 			schema = &named
 		}
+		if expected.Definition != nil {
+			if err := checkSchema(*expected.Definition); err != nil {
+				problems = append(problems, problemAt(expected.at, fmt.Sprintf("the schema of %s: %v", at, err)))
+				continue
+			}
+		}
 		key := at + " " + expected.Schema.String()
+		if expected.Definition != nil {
+			key = fmt.Sprintf("%s %v", at, *expected.Definition)
+		}
 		if schema == nil || checked[key] || !expected.Path[0].Equal(ast.DefaultRootDocument) { // the compiler says what is not a schema
 			continue
 		}
@@ -135,3 +145,71 @@ func matchSchema(ctx context.Context, value, schema any) error {
 
 // maxWrong bounds the faults of one document that are told: an author mends them one after the other.
 const maxWrong = 10
+
+// Bounds of a schema, with all that it refers to: those who read it go down into every reference.
+const (
+	maxSchemaDepth = 64     // levels: real ones have ten
+	maxSchemaSize  = 10_000 // nodes that are visited: real ones have some hundreds
+)
+
+// checkSchema refuses a schema that refers to anything but a part of itself, which would be fetched from the host's files, and one whose
+// references lead round in a circle or to ever more parts, in which OPA loses itself.
+func checkSchema(schema any) error {
+	visited := 0
+	var visit func(node any, depth int) error
+	visit = func(node any, depth int) error {
+		if visited++; visited > maxSchemaSize || depth > maxSchemaDepth {
+			return fmt.Errorf("with what it refers to, it has more than %d levels or %d parts, or refers to itself", maxSchemaDepth, maxSchemaSize)
+		}
+		switch node := node.(type) {
+		case []any:
+			for _, element := range node {
+				if err := visit(element, depth+1); err != nil {
+					return err
+				}
+			}
+		case map[string]any:
+			for _, key := range util.KeysSorted(node) {
+				text, isText := node[key].(string)
+				switch {
+				case isText && (key == "id" || key == "$id"):
+					return fmt.Errorf("it has the %s %q: a schema refers to its own parts alone, and needs no name", key, text)
+				case isText && key == "$ref":
+					target, err := partOf(schema, text)
+					if err == nil {
+						err = visit(target, depth+1)
+					}
+					if err != nil {
+						return err
+					}
+				default:
+					if err := visit(node[key], depth+1); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	}
+	return visit(schema, 0)
+}
+
+// partOf is the part of a schema that a reference names, as in #/definitions/name.
+func partOf(schema any, ref string) (any, error) {
+	way, isPart := strings.CutPrefix(ref, "#")
+	if !isPart {
+		return nil, fmt.Errorf("it refers to %q: a schema refers to its own parts alone, as in #/definitions/name", ref)
+	}
+	part := schema
+	for _, step := range strings.Split(strings.TrimPrefix(way, "/"), "/") {
+		if way == "" || way == "/" {
+			break
+		}
+		object, isObject := part.(map[string]any)
+		if !isObject || object[step] == nil {
+			return nil, fmt.Errorf("it refers to %q, which is not there", ref)
+		}
+		part = object[step]
+	}
+	return part, nil
+}

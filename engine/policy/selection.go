@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/storage"
 )
 
 // selections are the packages whose `rank` puts candidates into an order, before each is judged. One of them may have it.
@@ -71,8 +72,15 @@ const maxRanked = 1024
 func (a *Activation) prepareSelection(ctx context.Context) []Problem {
 	var problems []Problem
 	for _, at := range selections {
-		rules := a.compiler.GetRulesExact(ast.MustParseRef(at + ".rank"))
+		ref := ast.MustParseRef(at)
+		rules := a.compiler.GetRulesExact(ref.Append(ast.StringTerm("rank")))
 		if len(rules) == 0 {
+			if other := a.compiler.GetRulesWithPrefix(ref); len(other) > 0 {
+				problems = append(problems, problemAt(other[0].Loc(), fmt.Sprintf("the package %s has no rule `rank`, which ranks: is it misspelt?", at)))
+			}
+			if _, err := a.store.Read(ctx, a.txn, storage.Path(names(ref))); err == nil {
+				problems = append(problems, Problem{Text: at + " is data: what ranks is a rule"})
+			}
 			continue
 		}
 		if a.selection != "" {

@@ -20,8 +20,11 @@ import (
 	"github.com/open-policy-agent/opa/v1/topdown/lineage"
 )
 
-// maxTestTime bounds one test of a bundle: some thousand times what one takes.
-const maxTestTime = 5 * time.Second
+// Bounds of tests.
+const (
+	maxTestTime  = 5 * time.Second  // one test: some thousand times what it takes
+	maxTestsTime = 30 * time.Second // all of them, without those that are run again to see where they fail
+)
 
 // TestRun says which tests to run, and what to tell of them.
 type TestRun struct {
@@ -93,12 +96,14 @@ func (r *TestReport) Covered() float64 {
 // Test runs the tests of a source's bundles, on the bundles' own data: settings of a host are not what tests rely on. A source that
 // does not load is a *LoadError.
 func Test(ctx context.Context, source Source, run TestRun) (*TestReport, error) {
-	reduced := capabilities(source.Forbidden)
-	bundles, problems := unpackAll(source.Bundles, reduced)
-	if len(problems) > 0 {
-		return nil, loadError(problems)
-	}
-	return runTests(ctx, bundles, reduced, run)
+	return guarded(ctx, func(ctx context.Context) (*TestReport, error) {
+		reduced := capabilities(source.Forbidden)
+		bundles, problems := unpackAll(source.Bundles, reduced)
+		if len(problems) > 0 {
+			return nil, loadError(problems)
+		}
+		return runTests(ctx, bundles, reduced, run)
+	})
 }
 
 // test refuses an activation whose tests do not pass.
@@ -106,7 +111,12 @@ func (a *Activation) test(ctx context.Context, reduced *ast.Capabilities) error 
 	if !slices.ContainsFunc(a.bundles, func(u *unpacked) bool { return !u.tested && len(u.tests) > 0 }) {
 		return nil
 	}
-	report, err := runTests(ctx, a.bundles, reduced, TestRun{})
+	bounded, cancel := context.WithTimeout(ctx, maxTestsTime)
+	defer cancel()
+	report, err := runTests(bounded, a.bundles, reduced, TestRun{})
+	if ctx.Err() == nil && bounded.Err() != nil {
+		return loadError([]Problem{{Text: fmt.Sprintf("the tests of the bundles take longer than %v together", maxTestsTime)}})
+	}
 	if err != nil {
 		return err
 	}
@@ -212,6 +222,12 @@ func parseTests(bundles []*unpacked, reduced *ast.Capabilities) (modules map[str
 			case err != nil:
 				problems = append(problems, problemsOf(err, u.name)...)
 			case module == nil: // nothing but comments
+			case !isTest(module):
+				problems = append(problems, problemAt(module.Package.Loc(), fmt.Sprintf(
+					"the package %s is in a file of tests, where no rule counts: end its name with _test, or the file's otherwise", module.Package.Path)))
+			case slices.ContainsFunc(module.Rules, func(rule *ast.Rule) bool { return rule.Ref()[len(module.Package.Path)].Equal(denyTerm) }):
+				problems = append(problems, problemAt(module.Package.Loc(), "this file is one of tests, and nobody asks its `deny`: name the file of a "+
+					"rule otherwise than "+testSuffix))
 			case !owns(u, module.Package.Path):
 				problems = append(problems, problemAt(module.Package.Loc(), fmt.Sprintf(
 					"the package %s lies outside of the roots of the bundle", module.Package.Path)))
@@ -226,6 +242,12 @@ func parseTests(bundles []*unpacked, reduced *ast.Capabilities) (modules map[str
 	return modules, packages, problems
 }
 
+// isTest says whether a module's package is one of tests.
+func isTest(module *ast.Module) bool {
+	way := names(module.Package.Path)
+	return len(way) > 0 && strings.HasSuffix(way[len(way)-1], "_test")
+}
+
 // owns says whether a package is within a bundle's roots.
 func owns(u *unpacked, path ast.Ref) bool {
 	name := strings.ReplaceAll(strings.TrimPrefix(path.String(), "data."), ".", "/")
@@ -237,10 +259,8 @@ func owns(u *unpacked, path ast.Ref) bool {
 // testCompiler compiles tests together with what they test. They may print, and use no other built-in that policy may not: a test of
 // a bundle that comes from elsewhere opens no connection, and what it says does not depend on the day.
 func testCompiler(ctx context.Context, bundles []*unpacked, reduced *ast.Capabilities, store storage.Store, txn storage.Transaction) *ast.Compiler {
-	capable := *reduced
-	capable.Builtins = append(slices.Clone(reduced.Builtins), ast.Print, ast.InternalPrint)
 	return ast.NewCompiler().
-		WithCapabilities(&capable).
+		WithCapabilities(testCapabilities(reduced)).
 		WithEnablePrintStatements(true).
 		WithSchemas(schemasOf(bundles)).
 		WithUseTypeCheckAnnotations(true).
