@@ -22,20 +22,20 @@ func (b *Bundle) Build(revision string, signer *Signer) ([]byte, error) {
 	if revision != "" {
 		manifest, err := revised(files[manifestFile], revision)
 		if err != nil {
-			return nil, fmt.Errorf("workshop: %s: %w", b.Place(manifestFile, 0), err)
+			return nil, fmt.Errorf("%s: %w", b.Place(manifestFile, 0), err)
 		}
 		files[manifestFile] = manifest
 	}
 	if signer != nil {
 		signature, err := signer.sign(files)
 		if err != nil {
-			return nil, fmt.Errorf("workshop: signing: %w", err)
+			return nil, fmt.Errorf("signing: %w", err)
 		}
 		files[signatureFile] = signature
 	}
 	var archive bytes.Buffer
 	if err := tarball.Write(&archive, files); err != nil {
-		return nil, fmt.Errorf("workshop: %s: %w", b.Path, err)
+		return nil, fmt.Errorf("%s: %w", b.Path, err)
 	}
 	return archive.Bytes(), nil
 }
@@ -54,11 +54,11 @@ func revised(manifest []byte, revision string) ([]byte, error) {
 func WriteFile(path string, content []byte) (err error) {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
-		return fmt.Errorf("workshop: %w", err)
+		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("workshop: %w", err), os.Remove(file.Name()))
+			err = errors.Join(err, os.Remove(file.Name()))
 		}
 	}()
 	_, err = file.Write(content)

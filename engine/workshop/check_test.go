@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"regent/engine/policy"
 )
 
 func TestCheckTellsWhatIsUnfinished(t *testing.T) {
@@ -23,6 +25,21 @@ func TestCheckTellsWhatIsUnfinished(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, []string{weekend + ":15: the rule org/weekdays has no test: write " + test + " beside it"}},
+		{"no rule that is a test", func(t *testing.T, folder string) {
+			change(t, folder, test, "\ntest_", "\ntests_")
+		}, []string{weekend + ":15: the rule org/weekdays has no test: nothing in " + test + " is called test_…"}},
+		{"tests that are skipped", func(t *testing.T, folder string) {
+			change(t, folder, test, "\ntest_", "\ntodo_test_")
+		}, []string{weekend + ":15: the rule org/weekdays has no test: nothing in " + test + " is called test_…"}},
+		{"a test within an object", func(t *testing.T, folder string) {
+			change(t, folder, test, "\ntest_", "\nall.test_")
+			if _, err := FormatAt(folder, true); err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
+		{"a code that only a skipped test mentions", func(t *testing.T, folder string) {
+			change(t, folder, test, "\ntest_denies", "\ntodo_test_denies")
+		}, []string{weekend + ":15: no test in org/rules/weekdays mentions the code WEEKDAYS: test what is refused by it"}},
 		{"a code that no test mentions", func(t *testing.T, folder string) {
 			change(t, folder, test, `{"WEEKDAYS"}`, `{codes | some codes in rule.deny}`)
 			change(t, folder, test, "package", "# WEEKDAYS\npackage")
@@ -60,6 +77,90 @@ func TestCheckTellsWhatDoesNotLoad(t *testing.T) {
 		if loads || len(got) == 0 || !strings.Contains(got[0], tc.want) {
 			t.Errorf("%s without %q: loads %v, got %q, want %q", tc.file, tc.old, loads, got, tc.want)
 		}
+	}
+}
+
+const (
+	orgManifest = `{"roots": ["org"], "rego_version": 1}`
+	nothingHeld = ".manifest: the bundle holds neither a rule nor a selection nor data, and changes nothing: " +
+		"a rule is a package org.rules.NAME with a `deny`, a selection the package org.selection"
+	selectionFile = "org/selection/selection.rego"
+	selectionText = `# METADATA
+# title: In the order of the sources' ids
+# schemas:
+#   - input: schema.input.selection
+package org.selection
+
+rank := sort([candidate.source | some candidate in input.candidates])
+`
+	selectionTest = `package org.selection_test
+
+import data.org.selection
+
+test_ranks if {
+	selection.rank == ["a", "b"] with input as {"candidates": [{"source": "b"}, {"source": "a"}]}
+}
+`
+)
+
+func TestCheckTellsABundleThatChangesNothing(t *testing.T) {
+	library := "# METADATA\n# title: Helpers\npackage org.lib\n\nx := 1\n"
+	for _, tc := range []struct {
+		name  string
+		files map[string]string
+		want  []string
+	}{
+		{"a manifest alone", nil, []string{nothingHeld}},
+		{"helpers alone", map[string]string{"org/lib/lib.rego": library}, []string{nothingHeld}},
+		{"data that is empty", map[string]string{"org/data.json": "{}\n", "org/lists/data.yaml": "{}\n"}, []string{nothingHeld}},
+		{"data", map[string]string{"org/data.json": `{"closed": true}`}, nil},
+		{"a selection", map[string]string{selectionFile: selectionText, "org/selection/selection_test.rego": selectionTest}, nil},
+	} {
+		folder := t.TempDir()
+		write(t, folder, ".manifest", orgManifest)
+		for name, text := range tc.files {
+			write(t, folder, name, text)
+		}
+		if got, loads := told(t, folder); !loads || !slices.Equal(got, tc.want) {
+			t.Errorf("%s: loads %v, got %q", tc.name, loads, got)
+		}
+	}
+}
+
+func TestCheckAsksForATestOfTheSelection(t *testing.T) {
+	const at = selectionFile + ":5: the selection org.selection has no test: "
+	for _, tc := range []struct{ name, file, test, want string }{
+		{"none", "", "", at + "write org/selection/selection_test.rego beside it"},
+		{"one that is elsewhere", "org/tests/selection_test.rego", selectionTest, at + "write org/selection/selection_test.rego beside it"},
+		{"one that is skipped", "org/selection/order_test.rego", strings.ReplaceAll(selectionTest, "test_ranks", "todo_test_ranks"),
+			at + "nothing in org/selection/order_test.rego is called test_…"},
+		{"one", "org/selection/order_test.rego", selectionTest, ""},
+	} {
+		folder := started(t)
+		write(t, folder, selectionFile, selectionText)
+		if tc.file != "" {
+			write(t, folder, tc.file, tc.test)
+		}
+		if got, loads := told(t, folder); !loads || strings.Join(got, "\n") != tc.want {
+			t.Errorf("%s: loads %v, got %q, want %q", tc.name, loads, got, tc.want)
+		}
+		checked, err := bench(t, folder, "../../policies").Check(context.Background())
+		if err != nil || len(checked.Bundles) != 2 || checked.Bundles[0].Selection != "org.selection" || checked.Bundles[1].Selection != "" {
+			t.Errorf("%s: the selection is not told of: %+v, %v", tc.name, checked, err)
+		}
+	}
+}
+
+// unfounded tells problems as an activation does that knows of them.
+type unfounded []policy.Problem
+
+func (u unfounded) Unfounded() []policy.Problem { return u }
+
+func TestDataThatIsNowhereIsToldOfTheGivenBundlesAlone(t *testing.T) {
+	b := bench(t, started(t))
+	ours := policy.Problem{Bundle: "org", File: weekend, Line: 15, Text: "data.org.clsoed is nowhere"}
+	if got := b.unfounded(unfounded{{Bundle: "regent", Text: "x"}, ours}); !slices.Equal(got, []policy.Problem{ours}) {
+		t.Errorf("got %v", got)
 	}
 }
 

@@ -3,6 +3,7 @@ package workshop
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -60,12 +61,19 @@ func verdictOf(decision policy.Decision, err error) Verdict {
 	return verdict
 }
 
-// Difference is an input of which two policies say something else.
+// incomplete says that the entry point refuses the input itself, and no rule was asked.
+func (v Verdict) incomplete() bool {
+	return slices.ContainsFunc(v.Denials, func(denial string) bool { return strings.HasPrefix(denial, entryRule+" ") })
+}
+
+// Difference is an input of which two policies say something else, or that one of them refuses as incomplete.
 type Difference struct {
 	Where     string  `json:"where"`
 	Candidate string  `json:"candidate"`
 	Was       Verdict `json:"was"`
 	WouldBe   Verdict `json:"would_be"`
+	// Incomplete says that a policy has asked none of its rules, so that nothing was compared.
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 // Comparison is what all inputs came to.
@@ -75,13 +83,22 @@ type Comparison struct {
 	// NowDenied were allowed, NowAllowed were denied; the others that differ are denied by other rules, or pass routing on otherwise.
 	NowDenied  int `json:"now_denied"`
 	NowAllowed int `json:"now_allowed"`
+	// Incomplete are inputs that a policy refuses without asking a rule.
+	Incomplete int `json:"incomplete"`
 	// Undecided are inputs of which neither policy makes a decision, in the same way.
 	Undecided int `json:"undecided"`
 	// Others are documents that are no decisions.
 	Others int `json:"others"`
+	// RecordedOtherwise are judgements of which the record says something else than the old policy says now, and Why so.
+	RecordedOtherwise int    `json:"recorded_otherwise"`
+	Why               string `json:"recorded_otherwise_why,omitempty"`
+	// Unread are documents that cannot be read, and FirstUnread says what is wrong with the first one, and where.
+	Unread      int    `json:"unread"`
+	FirstUnread string `json:"first_unread,omitempty"`
 }
 
-// Compare has two policies judge each input of some files, and reports those of which they say something else, as they come.
+// Compare has two policies judge each input of some files, and reports those of which they say something else, or that they refuse as
+// incomplete, as they come. Where it fails with an *[InputError] that counts documents, the comparison is of all others.
 func Compare(ctx context.Context, old, changed *policy.Activation, paths []string, report func(Difference) error) (Comparison, error) {
 	var comparison Comparison
 	counts, err := ReadInputs(paths, func(input Input) error {
@@ -90,25 +107,43 @@ func Compare(ctx context.Context, old, changed *policy.Activation, paths []strin
 		if err := cmp.Or(err, err2); err != nil {
 			return err
 		}
-		if was.equal(wouldBe) {
-			if was.Error != "" {
-				comparison.Undecided++
-			}
-			return nil
+		if input.Otherwise(was) {
+			comparison.RecordedOtherwise++
+			comparison.Why = WhyOtherwise
 		}
-		comparison.count(was, wouldBe)
-		return report(Difference{Where: input.Where, Candidate: input.Candidate, Was: was, WouldBe: wouldBe})
+		difference := Difference{
+			Where: input.Where, Candidate: input.Candidate, Was: was, WouldBe: wouldBe, Incomplete: was.incomplete() || wouldBe.incomplete(),
+		}
+		if comparison.count(difference) {
+			return report(difference)
+		}
+		return nil
 	})
 	comparison.Inputs, comparison.Others = counts.Inputs, counts.Others
+	var unread *InputError
+	if errors.As(err, &unread) && unread.Count > 0 {
+		comparison.Unread, comparison.FirstUnread = unread.Count, unread.Err.Error()
+	}
 	return comparison, err
 }
 
-func (c *Comparison) count(was, wouldBe Verdict) {
+// count counts what two policies say of an input, and says whether it is to be reported.
+func (c *Comparison) count(d Difference) bool {
+	if d.Incomplete {
+		c.Incomplete++
+	}
+	if d.Was.equal(d.WouldBe) {
+		if d.Was.Error != "" {
+			c.Undecided++
+		}
+		return d.Incomplete
+	}
 	c.Differ++
 	switch {
-	case was.Allow && !wouldBe.Allow:
+	case d.Was.Allow && !d.WouldBe.Allow:
 		c.NowDenied++
-	case !was.Allow && wouldBe.Allow:
+	case !d.Was.Allow && d.WouldBe.Allow:
 		c.NowAllowed++
 	}
+	return true
 }

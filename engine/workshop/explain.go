@@ -107,7 +107,7 @@ func (t *trace) ground(rule policy.Rule, denied bool) Ground {
 		Rule: rule.Name, Code: rule.Code, Title: rule.Title, Remedy: rule.Remedy, Terminal: rule.Terminal,
 		Bundle: rule.Bundle, File: rule.File, Line: rule.Line, Steps: []Step{},
 	}
-	isEntryPoint := rule.Name == "main"
+	isEntryPoint := rule.Name == entryRule
 	for _, frame := range t.frames {
 		switch {
 		case isEntryPoint && denied && frame.name() == entryPoint && !frame.rule.Default && !frame.held():
@@ -125,7 +125,11 @@ func (t *trace) ground(rule policy.Rule, denied bool) Ground {
 	return ground
 }
 
-const entryPoint = "data.regent.main.decision"
+// The entry point, and the name of the rule that it refuses by itself as: what it refuses so is incomplete, and no rule was asked.
+const (
+	entryPoint = "data.regent.main.decision"
+	entryRule  = "main"
+)
 
 func (f *frame) isAt(rule policy.Rule) bool {
 	place := f.rule.Loc()

@@ -41,7 +41,7 @@ type Formatted struct {
 func FormatAt(at string, write bool) (found Formatted, err error) {
 	root, folder, names, err := modulesAt(at)
 	if err != nil {
-		return found, fmt.Errorf("workshop: %w", err)
+		return found, err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	for _, name := range names {
@@ -52,7 +52,7 @@ func FormatAt(at string, write bool) (found Formatted, err error) {
 		case errors.As(err, new(ast.Errors)):
 			found.Broken = append(found.Broken, syntaxErrors(err)...)
 		case err != nil:
-			return found, fmt.Errorf("workshop: %s: %w", shown, err)
+			return found, fmt.Errorf("%s: %w", shown, err)
 		}
 	}
 	return found, nil

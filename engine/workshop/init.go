@@ -44,21 +44,21 @@ type newBundle struct {
 // check and test beside the shipped bundle, which it finds out before it writes. It returns the paths that it wrote.
 func Init(ctx context.Context, shipped fs.FS, folder, rule string) ([]string, error) {
 	if !ruleName.MatchString(rule) || ast.IsKeyword(rule) {
-		return nil, fmt.Errorf("workshop: the rule's name %q must match %s, and be no word of Rego's own", rule, ruleName)
+		return nil, fmt.Errorf("the rule's name %q must match %s, and be no word of Rego's own", rule, ruleName)
 	}
 	files, err := startingWith(newBundle{Rule: rule, Code: strings.ToUpper(rule), Folder: filepath.ToSlash(filepath.Clean(folder))})
 	if err != nil {
 		return nil, err
 	}
 	if err := proved(ctx, shipped, files); err != nil {
-		return nil, fmt.Errorf("workshop: a bundle with a rule of the name %s would not pass: choose another name: %w", rule, err)
+		return nil, fmt.Errorf("a bundle with a rule of the name %s would not pass: choose another name: %w", rule, err)
 	}
 	entries, err := os.ReadDir(folder)
 	switch {
 	case len(entries) > 0:
-		return nil, fmt.Errorf("workshop: %s: %w", folder, ErrOccupied)
+		return nil, fmt.Errorf("%s: %w", folder, ErrOccupied)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("workshop: %w", err)
+		return nil, err
 	}
 	return writeAll(folder, files)
 }
@@ -72,7 +72,7 @@ func startingWith(bundle newBundle) (map[string][]byte, error) {
 	} {
 		var text bytes.Buffer
 		if err := startTemplates.ExecuteTemplate(&text, from, bundle); err != nil {
-			return nil, fmt.Errorf("workshop: %w", err)
+			return nil, err
 		}
 		files[name] = text.Bytes()
 	}
@@ -106,11 +106,11 @@ func proved(ctx context.Context, shipped fs.FS, files map[string][]byte) error {
 
 func writeAll(folder string, files map[string][]byte) (written []string, err error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return nil, fmt.Errorf("workshop: %w", err)
+		return nil, err
 	}
 	root, err := os.OpenRoot(folder)
 	if err != nil {
-		return nil, fmt.Errorf("workshop: %w", err)
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -119,7 +119,7 @@ func writeAll(folder string, files map[string][]byte) (written []string, err err
 			err = root.WriteFile(name, files[name], 0o644)
 		}
 		if err != nil {
-			return written, fmt.Errorf("workshop: %w", err)
+			return written, err
 		}
 		written = append(written, filepath.Join(folder, filepath.FromSlash(name)))
 	}

@@ -2,6 +2,7 @@ package workshop
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"regent/engine/decisions"
 	"regent/engine/policy"
@@ -33,6 +35,20 @@ func (i Input) RecordedDenials() []string {
 	return verdictOf(policy.Decision{Denials: i.Recorded.Denials}, nil).Denials
 }
 
+// Otherwise says that the record says something else than this verdict: another policy judged, or other settings.
+func (i Input) Otherwise(verdict Verdict) bool {
+	if i.Recorded == nil {
+		return false
+	}
+	if wasDecided := i.Recorded.Reason != policyFailed; !wasDecided || verdict.Error != "" {
+		return wasDecided == (verdict.Error != "")
+	}
+	return !slices.Equal(i.RecordedDenials(), verdict.Denials)
+}
+
+// WhyOtherwise is why a record may say something else than a policy does now, and what to do about it.
+const WhyOtherwise = "another policy decided, or other settings: --settings names those, as `regent policy settings` prints them"
+
 // Counts of what is read from files.
 type Counts struct {
 	// Inputs that were judged, and Others: documents of a log that are no decisions, or decisions upon no candidate.
@@ -45,32 +61,52 @@ const maxRecord = 8 << 20
 // readAhead is how much a decoder may have read of what follows a document.
 const readAhead = 64 << 10
 
-// inputEndings are those of the files that are read in a folder.
-var inputEndings = []string{".json", ".jsonl", ".ndjson"}
+var (
+	// inputEndings are those of the files that are read in a folder.
+	inputEndings = []string{".json", ".jsonl", ".ndjson"}
+	// logEndings are those of files that hold a document a line, as logs do.
+	logEndings = []string{".jsonl", ".ndjson"}
+)
 
-// InputError is what is wrong with a file of inputs.
-type InputError struct{ Err error }
+// InputError is what is wrong with files of inputs.
+type InputError struct {
+	// Err is what is wrong with the first document that cannot be read, and where; or why there is no file.
+	Err error
+	// Count is how many documents cannot be read; 0 if none was read at all. All others were visited.
+	Count int
+	// Recorded says that all of them are records of a log, and none is what an author wrote.
+	Recorded bool
+}
 
-func (e *InputError) Error() string { return "workshop: " + e.Err.Error() }
+func (e *InputError) Error() string {
+	if e.Count > 1 {
+		return fmt.Sprintf("%d documents cannot be read, the first is %v", e.Count, e.Err)
+	}
+	return e.Err.Error()
+}
 
 // Unwrap returns the cause.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// ReadInputs visits the inputs in files: input documents, and decision logs in the form that `regent decisions tail` and `regent decisions
-// show` print and that sinks keep, of any size. Of a folder all files below it with JSON in their names are read, in order.
-// What is wrong with the files is an *[InputError]; an error of visit is returned as it is.
+// ReadInputs visits the inputs in files: input documents, which have to be whole, as [policy.ParseFacts] wants them, and decision logs in
+// the form that `regent decisions tail` and `regent decisions show` print and that sinks keep, of any size. Of a folder all files below
+// it with JSON in their names are read, in order. A document that cannot be read keeps none of the others from being visited: it is told
+// at the end. What is wrong with the files is an *[InputError]; an error of visit ends the reading, and is returned as it is.
 func ReadInputs(paths []string, visit func(Input) error) (Counts, error) {
-	var counts Counts
+	r := reading{visit: visit}
 	files, err := filesAt(paths)
 	if err != nil {
-		return counts, &InputError{err}
+		return r.counts, &InputError{Err: err}
 	}
 	for _, file := range files {
-		if err := readInputs(file, &counts, visit); err != nil {
-			return counts, err
+		if err := r.read(file); err != nil {
+			return r.counts, err
 		}
 	}
-	return counts, nil
+	if r.unread.Count > 0 {
+		return r.counts, &r.unread
+	}
+	return r.counts, nil
 }
 
 func filesAt(paths []string) (files []string, err error) {
@@ -96,35 +132,67 @@ func filesAt(paths []string) (files []string, err error) {
 	return files, nil
 }
 
-func readInputs(path string, counts *Counts, visit func(Input) error) error {
+// reading is how far files have been read.
+type reading struct {
+	visit  func(Input) error
+	counts Counts
+	unread InputError
+}
+
+// read visits the inputs of a file.
+func (r *reading) read(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
-		return &InputError{err}
+		r.failed(err, false)
+		return nil
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	documents := newDocuments(file)
+	isLog := slices.Contains(logEndings, filepath.Ext(path))
 	for n := 1; ; n++ {
 		text, err := documents.next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		var inputs []Input
-		if err == nil {
-			inputs, err = InputsOf(text, path)
-		}
 		if err != nil {
-			return &InputError{fmt.Errorf("%s: document %d: %w", path, n, err)}
-		}
-		if len(inputs) == 0 {
-			counts.Others++
-		}
-		for _, input := range inputs {
-			counts.Inputs++
-			if err := visit(input); err != nil {
-				return err
+			r.failed(fmt.Errorf("%s: document %d: %w", path, n, err), isLog)
+			if documents.skip() != nil { // the end of the file, or of what can be read of it
+				return nil
 			}
+			continue
+		}
+		inputs, isRecord, err := inputsOf(text, path)
+		isLog = isLog || isRecord
+		if err != nil {
+			r.failed(fmt.Errorf("%s: document %d: %w", path, n, err), isRecord)
+			continue
+		}
+		if err := r.visitAll(inputs); err != nil {
+			return err
 		}
 	}
+}
+
+func (r *reading) visitAll(inputs []Input) error {
+	if len(inputs) == 0 {
+		r.counts.Others++
+	}
+	for _, input := range inputs {
+		r.counts.Inputs++
+		if err := r.visit(input); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failed keeps the first of what cannot be read.
+func (r *reading) failed(err error, isRecord bool) {
+	if r.unread.Count == 0 {
+		r.unread.Err, r.unread.Recorded = err, true
+	}
+	r.unread.Count++
+	r.unread.Recorded = r.unread.Recorded && isRecord
 }
 
 // documents are the JSON documents of a file, one after the other, of which only one is held.
@@ -135,14 +203,43 @@ type documents struct {
 }
 
 func newDocuments(from io.Reader) *documents {
-	d := &documents{from: from}
-	d.decoder = json.NewDecoder(d)
+	d := &documents{}
+	d.begin(from)
 	return d
+}
+
+func (d *documents) begin(from io.Reader) {
+	d.from, d.read = from, 0
+	d.decoder = json.NewDecoder(d)
 }
 
 func (d *documents) next() (text json.RawMessage, err error) {
 	err = d.decoder.Decode(&text)
 	return text, err
+}
+
+// skipPage is how much is looked at in one step for where the next document begins.
+const skipPage = 4 << 10
+
+// skip goes on behind a document that cannot be read: to the next line that an object begins. It fails if there is none.
+func (d *documents) skip() error {
+	rest := io.MultiReader(d.decoder.Buffered(), d.from)
+	page := make([]byte, skipPage)
+	inside, lineBegins := false, false // blank lines may be left before it
+	for {
+		n, err := rest.Read(page)
+		for i, b := range page[:n] {
+			if lineBegins && b == '{' {
+				d.begin(io.MultiReader(bytes.NewReader(page[i:n]), rest))
+				return nil
+			}
+			inside = inside || !strings.ContainsRune(" \t\r\n", rune(b))
+			lineBegins = inside && b == '\n'
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // Read is the decoder's to call.
@@ -179,22 +276,43 @@ var errNoInput = errors.New("it is neither an input document, which has a candid
 
 // InputsOf are the inputs in one document; none if it is a record of something else than a decision.
 func InputsOf(text []byte, where string) ([]Input, error) {
+	inputs, _, err := inputsOf(text, where)
+	return inputs, err
+}
+
+// inputsOf also says whether the document is a record; else it is what an author wrote.
+func inputsOf(text []byte, where string) (inputs []Input, isRecord bool, err error) {
 	var found document
 	if err := json.Unmarshal(text, &found); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	switch {
 	case found.Candidate != nil:
-		input, err := policy.ParseDocument(text)
-		return []Input{{Where: where, Candidate: sourceOf(found.Candidate), Document: input}}, err
+		facts, err := policy.ParseFacts(text)
+		if err != nil {
+			return nil, false, err
+		}
+		return []Input{{Where: where, Candidate: sourceOf(found.Candidate), Document: facts.Document()}}, false, nil
 	case found.Path == decisions.DecisionPath:
-		return found.recorded.inputs(where)
+		inputs, err := found.inputs(where)
+		if err != nil {
+			err = fmt.Errorf("decision %s: %w", found.DecisionID, err)
+		}
+		return inputs, true, err
 	case found.Path != "" || found.Kind != "" && found.Kind != "decision":
-		return nil, nil
+		return nil, true, nil
 	case found.Body != nil:
-		return InputsOf(found.Body, where)
+		inputs, _, err := inputsOf(found.Body, where)
+		return inputs, true, err
 	}
-	return nil, errNoInput
+	return nil, false, errNoInput
+}
+
+// ActivationOf is the digest of the policy that decided, as the record of a decision names it; empty if it names none.
+func ActivationOf(record []byte) (string, error) {
+	var found recorded
+	err := json.Unmarshal(record, &found)
+	return found.Custom.Activation, err
 }
 
 // sourceOf is what a candidate is called.
@@ -202,59 +320,79 @@ func sourceOf(candidate json.RawMessage) string {
 	var named struct {
 		Source string `json:"source"`
 	}
-	if json.Unmarshal(candidate, &named) != nil || named.Source == "" {
-		return "(without source)"
+	if json.Unmarshal(candidate, &named) != nil {
+		return nameless
 	}
-	return named.Source
+	return cmp.Or(named.Source, nameless)
 }
 
-// inputs are the judgements that the record tells of. A call that fails over writes a further record, with the attempts so far; what was
-// judged before the last of them is in the record before.
+// nameless is a candidate whose source has no name.
+const nameless = "(without source)"
+
+// inputs are the judgements that the record tells of, in the order in which they were made: that of the result, whereas the input has the
+// candidates as they were given. A call that goes on after a candidate which did not serve it writes a further record, with all so far;
+// what was judged before the last of those is in the record before. A candidate that the result leaves out was not reached.
 func (r recorded) inputs(where string) ([]Input, error) {
-	var candidates []json.RawMessage
-	if text, exists := r.Input["candidates"]; exists {
-		if err := json.Unmarshal(text, &candidates); err != nil {
-			return nil, fmt.Errorf("the candidates: %w", err)
-		}
+	given, err := r.given()
+	if err != nil {
+		return nil, fmt.Errorf("the candidates: %w", err)
 	}
 	var result decisions.Result
 	if err := json.Unmarshal(r.Result, &result); err != nil {
 		return nil, fmt.Errorf("the result: %w", err)
 	}
-	if len(result.Candidates) != len(candidates) {
-		return nil, fmt.Errorf("it has %d candidates, and tells how %d fared", len(candidates), len(result.Candidates))
-	}
-	first := 1 + lastFailed(result.Candidates)
+	first := 1 + lastUnserved(result.Candidates)
 	var inputs []Input
-	for i := first; i < len(candidates); i++ {
-		fared := result.Candidates[i]
-		if fared.Outcome == notReached {
+	for i, fared := range result.Candidates {
+		source := cmp.Or(fared.Source, nameless)
+		candidates := given[source]
+		if len(candidates) == 0 {
+			return nil, fmt.Errorf("the result tells of the candidate %s, which is not in the input, or more often than it is", source)
+		}
+		given[source] = candidates[1:]
+		if i < first || fared.Outcome == notReached {
 			continue
 		}
-		if source := sourceOf(candidates[i]); source != fared.Source {
-			return nil, fmt.Errorf("the candidate %s is told of as %s", source, fared.Source)
-		}
-		document, err := r.document(candidates[i])
+		document, err := r.document(candidates[0])
 		if err != nil {
 			return nil, err
 		}
 		inputs = append(inputs, Input{
-			Where: where + " " + r.DecisionID, Candidate: fared.Source, Document: document, Recorded: &fared, Activation: r.Custom.Activation,
+			Where: where + " " + r.DecisionID, Candidate: source, Document: document, Recorded: &fared, Activation: r.Custom.Activation,
 		})
 	}
 	return inputs, nil
 }
 
-// Outcomes that say what was judged when; package engine writes them.
+// given are the candidates of the input by their sources; those of one source, which a host may give, in their order.
+func (r recorded) given() (map[string][]json.RawMessage, error) {
+	var candidates []json.RawMessage
+	if text, exists := r.Input["candidates"]; exists {
+		if err := json.Unmarshal(text, &candidates); err != nil {
+			return nil, err
+		}
+	}
+	bySource := make(map[string][]json.RawMessage, len(candidates))
+	for _, candidate := range candidates {
+		source := sourceOf(candidate)
+		bySource[source] = append(bySource[source], candidate)
+	}
+	return bySource, nil
+}
+
+// What records say of a candidate that tells what was judged, and when; package engine writes it.
 const (
-	notReached = "not_reached"
-	failed     = "failed"
+	notReached   = "not_reached"
+	failed       = "failed"
+	missed       = "miss"
+	policyFailed = "policy_failed"
 )
 
-func lastFailed(candidates []decisions.Candidate) int {
+// lastUnserved is the last candidate that was selected and did not serve the call, each of which has a record of its own; -1 without any.
+func lastUnserved(candidates []decisions.Candidate) int {
 	last := -1
 	for i, candidate := range candidates {
-		if candidate.Outcome == failed {
+		if candidate.Outcome == failed || candidate.Outcome == missed {
 			last = i
 		}
 	}

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"regent/engine/decisions"
 	"regent/engine/policy"
 )
 
@@ -84,6 +86,7 @@ func TestEachJudgementOfALogIsReadOnce(t *testing.T) {
 		{"a first decision", event(t, "1", "[]", [2]string{"a", "denied"}, [2]string{"b", "selected"}, [2]string{"c", "not_reached"}), []string{"a", "b"}, 0},
 		{"the failover after it", event(t, "1", oneAttempt, [2]string{"a", "denied"}, [2]string{"b", "failed"}, [2]string{"c", "denied"}, [2]string{"d", "selected"}),
 			[]string{"c", "d"}, 0},
+		{"what comes after a miss", event(t, "1", "[]", [2]string{"a", "denied"}, [2]string{"b", "miss"}, [2]string{"c", "selected"}), []string{"c"}, 0},
 		{"none", event(t, "1", "[]"), nil, 1},
 		{"an outcome", outcome, nil, 1},
 		{"what decisions show prints", shown, []string{"d"}, 1},
@@ -93,6 +96,116 @@ func TestEachJudgementOfALogIsReadOnce(t *testing.T) {
 		if !slices.Equal(got, test.want) || counts != (Counts{Inputs: len(test.want), Others: test.others}) {
 			t.Errorf("%s: got %v, %+v", test.name, got, counts)
 		}
+	}
+}
+
+// ranked is a record whose candidates were given in one order and tried in another one, as those of a policy with a selection are.
+func ranked(t testing.TB, id string, given []string, attempts string, fared ...[2]string) string {
+	t.Helper()
+	f := facts("")
+	var candidates []string
+	for i, source := range given {
+		f.Candidate.Source, f.Candidate.InputPrice = source, new(int64(i))
+		candidates = append(candidates, textOf(t, f.Candidate))
+	}
+	tried := event(t, id, attempts, fared...)
+	from, to := strings.Index(tried, `"candidates":[`), strings.Index(tried, `],"attempts"`)
+	return tried[:from] + `"candidates":[` + strings.Join(candidates, ",") + tried[to:]
+}
+
+func TestACandidateIsPairedWithItsSourceWhateverTheOrder(t *testing.T) {
+	activation, err := bench(t).Load(context.Background(), policy.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := []string{"a", "b", "c", "d"}
+	for _, test := range []struct {
+		name  string
+		fared [][2]string
+		want  string // each source with the price that tells which of the given candidates it was taken for
+	}{
+		{"the order of the result", [][2]string{{"d", "denied"}, {"b", "denied"}, {"a", "selected"}, {"c", "not_reached"}}, "d3 b1 a0"},
+		{"a failover", [][2]string{{"d", "denied"}, {"b", "failed"}, {"a", "denied"}, {"c", "selected"}}, "a0 c2"},
+		{"a miss", [][2]string{{"c", "miss"}, {"b", "selected"}, {"a", "not_reached"}, {"d", "not_reached"}}, "b1"},
+		{"what the cap of attempts cut off is absent", [][2]string{{"c", "denied"}, {"a", "denied"}}, "c2 a0"},
+		{"nothing was tried", nil, ""},
+	} {
+		inputs, err := InputsOf([]byte(ranked(t, "1", given, "[]", test.fared...)), "log")
+		if err != nil {
+			t.Errorf("%s: %v", test.name, err)
+			continue
+		}
+		var got []string
+		for _, input := range inputs {
+			answer, _, err := activation.Evaluate(context.Background(), "[input.candidate.source, input.candidate.input_price]", input.Document)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, strings.Trim(strings.ReplaceAll(fmt.Sprint(answer), " ", ""), "[]"))
+			if input.Recorded.Source != input.Candidate {
+				t.Errorf("%s: %s is recorded as %s", test.name, input.Candidate, input.Recorded.Source)
+			}
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s: got %v, want %s", test.name, got, test.want)
+		}
+	}
+}
+
+// A host may give one source twice: they are told of in their order.
+func TestCandidatesOfOneSourceArePairedInTheirOrder(t *testing.T) {
+	inputs, err := InputsOf([]byte(ranked(t, "1", []string{"a", "a"}, "[]", [2]string{"a", "denied"}, [2]string{"a", "selected"})), "log")
+	if err != nil || len(inputs) != 2 || inputs[0].Recorded.Outcome != "denied" || reflect.DeepEqual(inputs[0].Document, inputs[1].Document) {
+		t.Errorf("got %+v, %v", inputs, err)
+	}
+}
+
+func TestADocumentThatCannotBeReadStopsNoOther(t *testing.T) {
+	good := event(t, "1", "[]", [2]string{"a", "selected"}) + "\n"
+	wrong := strings.Replace(good, `"source":"a"`, `"source":"b"`, 1)
+	doc := textOf(t, facts("a"))
+	huge := `{"path": "` + strings.Repeat("x", maxRecord+2*readAhead) + "\"}\n"
+	for _, test := range []struct {
+		name, file, text string
+		inputs, unread   int
+		recorded         bool
+		first            string
+	}{
+		{"none", "x.jsonl", good + good, 2, 0, false, ""},
+		{"a record that contradicts itself", "x.json", good + wrong + good + wrong, 2, 2, true, "document 2: decision 1: the result tells of the candidate a"},
+		{"a line that breaks off", "x.jsonl", good + good[:100] + "\n" + good + good, 3, 1, true, "document 2: invalid character"},
+		{"the last line breaks off", "x.jsonl", good + good[:100], 1, 1, true, "document 2: unexpected EOF"},
+		{"lines that are no JSON", "x.jsonl", "what\n\n" + good + "ever\n" + good + "{\n{{\n" + good, 3, 4, true, "document 1: invalid character 'w'"},
+		{"a log by what was read of it", "x.json", good + good[:100] + "\n" + good, 2, 1, true, "document 2: invalid character"},
+		{"more than is held", "x.jsonl", good + huge + good, 2, 1, true, "document 2: it has more than"},
+		{"an author's document", "x.json", doc[:100] + "\n" + good, 1, 1, false, "document 1: invalid character"},
+		{"an author's field", "x.jsonl", wrong + strings.Replace(doc, `"now"`, `"new"`, 1), 0, 2, false, "document 1: decision 1"},
+	} {
+		counts, err := ReadInputs([]string{write(t, t.TempDir(), test.file, test.text)}, func(Input) error { return nil })
+		var unread *InputError
+		if !errors.As(err, &unread) {
+			unread = &InputError{}
+		}
+		if counts.Inputs != test.inputs || unread.Count != test.unread || unread.Recorded != test.recorded || (err == nil) != (test.unread == 0) {
+			t.Errorf("%s: got %+v, %+v", test.name, counts, unread)
+		}
+		if err != nil && !strings.Contains(err.Error(), test.first) {
+			t.Errorf("%s: got %v, want %s", test.name, err, test.first)
+		}
+	}
+}
+
+// Each line that is skipped costs what it holds, not what lies behind it.
+func TestALogOfNothingButBrokenLinesIsReadInTime(t *testing.T) {
+	n := 100_000
+	began := time.Now()
+	_, err := ReadInputs([]string{write(t, t.TempDir(), "x.jsonl", strings.Repeat("{broken}\n", n))}, func(Input) error { return nil })
+	var unread *InputError
+	if !errors.As(err, &unread) || unread.Count != n {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(began); took > 20*time.Second { // it takes some 100 ms
+		t.Errorf("it took %v", took)
 	}
 }
 
@@ -132,8 +245,12 @@ func TestWhatIsNoInputIsTold(t *testing.T) {
 		{`{"now": 1}`, "document 1: it is neither an input document"},
 		{`[]`, "document 1: json: cannot unmarshal array"},
 		{textOf(t, facts("a")) + ` {"now": 1}`, "document 2: it is neither"},
-		{strings.Replace(event(t, "1", "[]", [2]string{"a", "selected"}), `"candidates":[{"source":"a"`, `"candidates":[{"source":"b"`, 1), "the candidate b is told of as a"},
-		{`{"path":"regent/main/decision","input":{"candidates":[{}]},"result":{}}`, "it has 1 candidates, and tells how 0 fared"},
+		{strings.Replace(event(t, "1", "[]", [2]string{"a", "selected"}), `"candidates":[{"source":"a"`, `"candidates":[{"source":"b"`, 1),
+			"x.json: document 1: decision 1: the result tells of the candidate a, which is not in the input"},
+		{strings.Replace(event(t, "1", "[]", [2]string{"a", "denied"}), `"result":{"allow":true,"candidates":[`, `"result":{"candidates":[{"source":"a"},`, 1),
+			"the result tells of the candidate a, which is not in the input, or more often than it is"},
+		{strings.Replace(textOf(t, facts("a")), `"stream"`, `"streem"`, 1), `unknown field "streem"`},
+		{strings.Replace(textOf(t, facts("a")), `"stream":false,`, "", 1), "call.stream is missing"},
 		{`{"candidate":{}, "candidate": {}}`, `the key "candidate" is there twice`},
 		{`{"x": "` + strings.Repeat("x", maxRecord+2*readAhead) + `"}`, fmt.Sprintf("more than %d bytes", maxRecord)},
 	} {
@@ -191,6 +308,84 @@ func TestCompareTellsWhatDiffers(t *testing.T) {
 		})
 		if err != nil || comparison != want || !slices.Equal(got, lines) {
 			t.Errorf("got %+v, %v\n%s", comparison, err, strings.Join(got, "\n"))
+		}
+	}
+}
+
+// compared has a policy compared with itself over a text.
+func compared(t *testing.T, activation *policy.Activation, text string) (comparison Comparison, reported []Difference, err error) {
+	t.Helper()
+	comparison, err = Compare(context.Background(), activation, activation, []string{write(t, t.TempDir(), "x.jsonl", text)}, func(d Difference) error {
+		reported = append(reported, d)
+		return nil
+	})
+	return comparison, reported, err
+}
+
+func TestCompareTellsWhatOldDecidesOtherwiseThanTheRecord(t *testing.T) {
+	activation, err := bench(t).Load(context.Background(), policy.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	denied := `"outcome":"denied","denials":[{"rule":"access","code":"MODEL_NOT_ALLOWED","title":"t","remedy":"r","terminal":false}]`
+	line := event(t, "1", "[]", [2]string{"a", "denied"})
+	for _, test := range []struct {
+		name, result string
+		want         int
+	}{
+		{"denied by a limit", `"outcome":"denied","reason":"limit_reached"`, 0},
+		{"denied by a rule", denied, 1},
+		{"policy made no decision", `"outcome":"denied","reason":"policy_failed"`, 1},
+	} {
+		got, reported, err := compared(t, activation, strings.Replace(line, `"outcome":"denied"`, test.result, 1))
+		want := Comparison{Inputs: 1, RecordedOtherwise: test.want}
+		if test.want > 0 {
+			want.Why = WhyOtherwise
+		}
+		if err != nil || got != want || len(reported) > 0 {
+			t.Errorf("%s: got %+v, %v, %v", test.name, got, reported, err)
+		}
+	}
+}
+
+func TestCompareTellsWhatIsIncompleteAndWhatCannotBeRead(t *testing.T) {
+	activation, err := bench(t).Load(context.Background(), policy.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := event(t, "1", "[]", [2]string{"a", "selected"}) + "\n"
+	old := strings.Replace(event(t, "2", "[]", [2]string{"a", "selected"}), `"accounting":"api_key"`, `"extra":1`, 1) + "\n"
+	wrong := strings.Replace(good, `"source":"a"`, `"source":"b"`, 1)
+	got, reported, err := compared(t, activation, good+wrong+old+wrong+good)
+	first := got.FirstUnread
+	got.FirstUnread = ""
+	want := Comparison{Inputs: 3, Incomplete: 1, RecordedOtherwise: 1, Why: WhyOtherwise, Unread: 2}
+	if got != want || !strings.Contains(first, "x.jsonl: document 2: decision 1: the result tells of") {
+		t.Errorf("got %+v, %s", got, first)
+	}
+	if err == nil || !strings.HasPrefix(err.Error(), "2 documents cannot be read, the first is ") {
+		t.Errorf("got %v", err)
+	}
+	if len(reported) != 1 || !reported[0].Incomplete || !reported[0].Was.equal(reported[0].WouldBe) {
+		t.Errorf("got %+v", reported)
+	}
+}
+
+func TestARecordWithoutADecisionIsOtherwiseThanOne(t *testing.T) {
+	decided, undecided := Input{Recorded: &decisions.Candidate{Outcome: "selected"}}, Input{Recorded: &decisions.Candidate{Outcome: "denied", Reason: "policy_failed"}}
+	for _, test := range []struct {
+		input   Input
+		verdict Verdict
+		want    bool
+	}{
+		{decided, Verdict{Allow: true}, false},
+		{decided, Verdict{Error: "late"}, true},
+		{undecided, Verdict{Allow: true}, true},
+		{undecided, Verdict{Error: "late"}, false},
+		{Input{}, Verdict{Denials: []string{"a B"}}, false},
+	} {
+		if got := test.input.Otherwise(test.verdict); got != test.want {
+			t.Errorf("%+v, %+v: got %v", test.input.Recorded, test.verdict, got)
 		}
 	}
 }

@@ -36,11 +36,11 @@ func NewSigner(key, algorithm, keyID, scope string) (*Signer, error) {
 	known, isKnown := jwa.LookupSignatureAlgorithm(algorithm)
 	switch {
 	case !isKnown || !slices.Contains(policy.Algorithms, algorithm):
-		return nil, fmt.Errorf("workshop: the algorithm %q is none of %s", algorithm, strings.Join(policy.Algorithms, ", "))
+		return nil, fmt.Errorf("the algorithm %q is none of %s", algorithm, strings.Join(policy.Algorithms, ", "))
 	case key == "":
-		return nil, errors.New("workshop: the signing key is empty")
+		return nil, errors.New("the signing key is empty")
 	case keyID == "":
-		return nil, errors.New("workshop: the signing key has no id: whoever verifies finds it by that")
+		return nil, errors.New("the signing key has no id: whoever verifies finds it by that")
 	}
 	signer := &Signer{algorithm: known, key: []byte(key), keyID: keyID, scope: scope}
 	if !strings.HasPrefix(algorithm, "HS") {
@@ -51,12 +51,12 @@ func NewSigner(key, algorithm, keyID, scope string) (*Signer, error) {
 		signer.key = private
 	}
 	if _, err := signer.token(claims{}); err != nil {
-		return nil, fmt.Errorf("workshop: %w", err)
+		return nil, err
 	}
 	return signer, nil
 }
 
-var errNoPrivateKey = errors.New("workshop: the signing key is no private key in PEM, unencrypted, as openssl writes it")
+var errNoPrivateKey = errors.New("the signing key is no private key in PEM, unencrypted, as openssl writes it")
 
 // parsePrivateKey reads a private key. The errors of parsers are left out: they could quote what they read.
 func parsePrivateKey(text []byte) (crypto.Signer, error) {

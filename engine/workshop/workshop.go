@@ -46,8 +46,7 @@ const shippedRoot = "regent"
 // timeLimit bounds a decision in the workshop: ten times the gateway's, since the machine of an author is busy with other things.
 const timeLimit = 5 * time.Second
 
-// Gather reads the bundles at some paths. It fails where a path is no bundle at all; what is wrong within one is told by what is done
-// with it.
+// Gather reads the bundles at some paths. It fails as [Open] does; what is wrong with what a bundle says is told by what is done with it.
 func Gather(shipped fs.FS, paths ...string) (*Bench, error) {
 	bench := &Bench{}
 	taken := map[string]bool{shippedRoot: true}
@@ -58,7 +57,7 @@ func Gather(shipped fs.FS, paths ...string) (*Bench, error) {
 		}
 		files, err := policy.Files(tree)
 		if err != nil {
-			return nil, fmt.Errorf("workshop: %s: %w", path, err)
+			return nil, unreadable(path, err)
 		}
 		given := &Bundle{Path: path, Name: unique(nameOf(path), taken), Files: files, tree: tree}
 		bench.Given = append(bench.Given, given)
@@ -68,31 +67,32 @@ func Gather(shipped fs.FS, paths ...string) (*Bench, error) {
 	}
 	files, err := policy.Files(shipped)
 	if err != nil {
-		return nil, fmt.Errorf("workshop: the shipped bundle: %w", err)
+		return nil, fmt.Errorf("the shipped bundle: %w", err)
 	}
 	bench.shipped = &Bundle{Name: shippedRoot, Files: files, tree: shipped}
 	return bench, nil
 }
 
 // Open reads the bundle in a folder, or in an archive whose name ends in .tar.gz or .tgz. Nothing outside of a folder is read, also by
-// way of a link. What it returns is held in memory, and does not change.
+// way of a link. What it returns is held in memory, and does not change. It fails where a path is neither; where it is and cannot be read
+// as a bundle, because it is too large, leads out of itself or is broken, with a *[policy.LoadError].
 func Open(path string) (fs.FS, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("workshop: %w", err)
+		return nil, err
 	case info.IsDir():
 		return openFolder(path)
 	case isArchive(path):
 		return openArchive(path)
 	}
-	return nil, fmt.Errorf("workshop: %s is neither a folder nor a .tar.gz", path)
+	return nil, fmt.Errorf("%s is neither a folder nor a .tar.gz", path)
 }
 
 func openFolder(path string) (tree fs.FS, err error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
-		return nil, fmt.Errorf("workshop: %w", err)
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	files, err := policy.Files(root.FS())
@@ -100,7 +100,7 @@ func openFolder(path string) (tree fs.FS, err error) {
 		tree, err = tarball.NewTree(files)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("workshop: %s: %w", path, err)
+		return nil, unreadable(path, err)
 	}
 	return tree, nil
 }
@@ -108,14 +108,18 @@ func openFolder(path string) (tree fs.FS, err error) {
 func openArchive(path string) (fs.FS, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("workshop: %w", err)
+		return nil, err
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	tree, err := tarball.Read(file, tarball.Limits{Bytes: policy.MaxBundleBytes, Files: policy.MaxBundleFiles, Depth: policy.MaxBundleDepth})
 	if err != nil {
-		return nil, fmt.Errorf("workshop: %s: %w", path, err)
+		return nil, unreadable(path, err)
 	}
 	return tree, nil
+}
+
+func unreadable(path string, err error) error {
+	return &policy.LoadError{Problems: []policy.Problem{{File: path, Text: err.Error()}}}
 }
 
 var archiveEndings = []string{".tar.gz", ".tgz"}
@@ -233,21 +237,41 @@ func (b *Bench) Load(ctx context.Context, settings policy.Settings) (*policy.Act
 	return policy.Load(ctx, source)
 }
 
-// Test runs the tests of the given bundles, the shipped one's beside them for what they define. The coverage is that of the given
-// bundles. It fails as [policy.Load] does.
+// noTest is a filter that no test passes.
+const noTest = "^$"
+
+// Test runs the tests of the given bundles, the shipped one's beside them for what they define. Where the given bundles have none, none is
+// run. The coverage is that of the given bundles. It fails as [policy.Load] does.
 func (b *Bench) Test(ctx context.Context, run policy.TestRun) (*policy.TestReport, error) {
 	if _, err := b.Load(ctx, policy.Settings{}); err != nil {
 		return nil, err
+	}
+	if !slices.ContainsFunc(b.Given, (*Bundle).hasTests) {
+		run.Filter = noTest
 	}
 	report, err := policy.Test(ctx, b.source(false), run)
 	if err != nil {
 		return nil, err
 	}
-	report.Coverage = slices.DeleteFunc(report.Coverage, func(file policy.Coverage) bool {
-		return b.shipped != nil && file.Bundle == b.shipped.Name
-	})
+	report.Tests = slices.DeleteFunc(report.Tests, func(test policy.TestResult) bool { return !b.gave(test.Bundle) })
+	report.Coverage = slices.DeleteFunc(report.Coverage, func(file policy.Coverage) bool { return !b.gave(file.Bundle) })
 	for i, file := range report.Coverage {
 		report.Coverage[i].Uncovered = slices.Compact(file.Uncovered) // several things may be on one line
 	}
 	return report, nil
+}
+
+// gave says whether a bundle of this name was given.
+func (b *Bench) gave(name string) bool {
+	return slices.ContainsFunc(b.Given, func(given *Bundle) bool { return given.Name == name })
+}
+
+// hasTests says whether the bundle holds a module of tests, whatever is in it.
+func (b *Bundle) hasTests() bool {
+	for name := range b.Files {
+		if strings.HasSuffix(name, testEnding) {
+			return true
+		}
+	}
+	return false
 }

@@ -121,8 +121,22 @@ func TestTheShippedBundleLiesBeneath(t *testing.T) {
 func TestAPathThatIsNoBundleIsAnError(t *testing.T) {
 	folder := t.TempDir()
 	file := write(t, folder, "x.rego", "package x")
-	for _, path := range []string{filepath.Join(folder, "nowhere"), file, write(t, folder, "x.tar.gz", "none")} {
-		if _, err := Gather(policies.Files(), path); err == nil || !strings.Contains(err.Error(), path) {
+	for _, path := range []string{filepath.Join(folder, "nowhere"), file} {
+		_, err := Gather(policies.Files(), path)
+		if err == nil || !strings.Contains(err.Error(), path) || errors.As(err, new(*policy.LoadError)) {
+			t.Errorf("%s: got %v", path, err)
+		}
+	}
+}
+
+func TestWhatCannotBeReadAsABundleDoesNotLoad(t *testing.T) {
+	deep, large, broken := t.TempDir(), t.TempDir(), write(t, t.TempDir(), "x.tar.gz", "none")
+	write(t, deep, strings.Repeat("x/", policy.MaxBundleDepth+1)+"x.rego", "package x")
+	write(t, large, "org/data.json", `{"x": "`+strings.Repeat("x", policy.MaxBundleBytes)+`"}`)
+	for path, want := range map[string]string{deep: "below more than 32 folders", large: "more than 33554432 bytes", broken: "gzip"} {
+		_, err := Gather(policies.Files(), path)
+		var refused *policy.LoadError
+		if !errors.As(err, &refused) || refused.Tests || refused.Problems[0].File != path || !strings.Contains(refused.Problems[0].Text, want) {
 			t.Errorf("%s: got %v", path, err)
 		}
 	}
@@ -134,8 +148,8 @@ func TestNothingOutsideOfAFolderIsRead(t *testing.T) {
 	if err := os.Symlink(secret, filepath.Join(folder, "org", "secret.rego")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Gather(policies.Files(), folder); err == nil {
-		t.Error("a link that leads out of the folder was followed")
+	if _, err := Gather(policies.Files(), folder); !errors.As(err, new(*policy.LoadError)) {
+		t.Errorf("a link that leads out of the folder: got %v", err)
 	}
 }
 
@@ -179,5 +193,56 @@ _never_asked := 1
 	}
 	if file := report.Coverage[0]; file.File != weekend || !slices.Equal(file.Uncovered, []int{18}) || file.Covered != 2 || file.Lines != 3 {
 		t.Errorf("got %+v", file)
+	}
+}
+
+// A bundle without a test of its own is not one whose tests pass, whatever lies beneath it.
+func TestOnlyTestsOfTheGivenBundlesCount(t *testing.T) {
+	test := strings.TrimSuffix(weekend, ".rego") + "_test.rego"
+	tested, untested, helped := started(t), started(t), started(t)
+	if err := os.Remove(filepath.Join(untested, test)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, helped, test, "package org.rules.weekdays_test\n\n_x := 1\n")
+	for _, tc := range []struct {
+		name    string
+		paths   []string
+		want    int
+		covered int
+	}{
+		{"tests", []string{tested}, 3, 1},
+		{"no module of tests", []string{untested}, 0, 0},
+		{"no test in it", []string{helped}, 0, 0},
+		{"the shipped bundle alone", nil, 0, 0},
+		{"the shipped bundle's folder", []string{"../../policies"}, 1, 0},
+	} {
+		report, err := bench(t, tc.paths...).Test(context.Background(), policy.TestRun{Coverage: len(tc.paths) > 0})
+		if err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+			continue
+		}
+		if got := len(report.Tests); got != tc.want && (tc.want != 1 || got < 50) {
+			t.Errorf("%s: got %d tests", tc.name, got)
+		}
+		if strings.HasPrefix(tc.name, "no ") && report.Coverage != nil && report.Covered() != 0 {
+			t.Errorf("%s: something else has covered %v %%", tc.name, report.Covered())
+		}
+	}
+}
+
+// What is told to a person names no part of the program.
+func TestNoErrorNamesTheWorkshop(t *testing.T) {
+	folder := started(t)
+	_, occupied := Init(context.Background(), policies.Files(), folder, "weekdays")
+	_, misnamed := Init(context.Background(), policies.Files(), folder, "Week-Days")
+	_, nowhere := Gather(policies.Files(), "nowhere")
+	_, unread := ReadInputs([]string{"nowhere"}, func(Input) error { return nil })
+	_, noDocument := ReadInputs([]string{write(t, folder, "x.json", "{}")}, func(Input) error { return nil })
+	_, noKey := NewSigner("", "RS256", "k", "")
+	_, noModule := FormatAt("nowhere", false)
+	for _, err := range []error{occupied, misnamed, nowhere, unread, noDocument, noKey, noModule, WriteFile("nowhere/x", nil)} {
+		if err == nil || strings.Contains(err.Error(), "workshop") {
+			t.Errorf("got %v", err)
+		}
 	}
 }

@@ -91,7 +91,7 @@ func exitCode(stderr io.Writer, err error) int {
 		return complain(stderr, errInterrupted, exitFailed)
 	case errors.As(err, &said):
 		return int(said)
-	case errors.As(err, &usage), errors.As(err, &input):
+	case errors.As(err, &usage), errors.As(err, &input) && !input.Recorded:
 		return complain(stderr, err, exitUsage)
 	case errors.As(err, &refused) && refused.Tests:
 		return complain(stderr, err, exitTestsFailed)

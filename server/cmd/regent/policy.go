@@ -19,11 +19,13 @@ type policyCmd struct {
 	Init    policyInitCmd    `cmd:"" help:"Begin a bundle of your organisation: one rule, its test, and a README."`
 	Check   policyCheckCmd   `cmd:"" help:"Load bundles as the gateway does, and tell what is unfinished. Exit code 3: they do not load; 1: they do, and something is unfinished."`
 	Fmt     policyFmtCmd     `cmd:"" help:"List the modules that are not formatted, and exit with 1 if there are any; --write formats them."`
-	Test    policyTestCmd    `cmd:"" help:"Run the tests of bundles. Exit code 4: some fail, or they reach too little; 3: the bundles do not load."`
+	Test    policyTestCmd    `cmd:"" help:"Run the tests of bundles. Exit code 4: some fail, there is none, or they reach too little; 3: the bundles do not load."`
 	Eval    policyEvalCmd    `cmd:"" help:"Print the decision on an input document, or the answer to any query, as JSON."`
 	Explain policyExplainCmd `cmd:"" help:"Tell why a candidate is allowed or denied, down to rule and line."`
-	Diff    policyDiffCmd    `cmd:"" help:"Compare what two policies decide on inputs and on recorded decisions. Exit code 1: they differ."`
+	Diff    policyDiffCmd    `cmd:"" help:"Compare what two policies decide on inputs and on recorded decisions. Exit code 1: they differ, or a record could not be compared; 2: an input is none, or a policy refuses it as incomplete."`
 	Build   policyBuildCmd   `cmd:"" help:"Check, test, pack and sign a bundle."`
+
+	Settings policySettingsCmd `cmd:"" help:"Print the settings under which a recorded decision was made, as --settings takes them."`
 }
 
 // bundlePaths are bundles as arguments.
@@ -34,7 +36,7 @@ type bundlePaths struct {
 // bundleFlags are bundles beside other arguments.
 type bundleFlags struct {
 	Bundles  []string `name:"bundle" short:"b" sep:"none" placeholder:"PATH" help:"A bundle: a folder or a .tar.gz. Repeat it for more. The shipped one lies beneath, unless one has its root; - is that alone."`
-	Settings string   `placeholder:"FILE" help:"Settings in JSON that replace those of the bundles, as data.regent.settings has them."`
+	Settings string   `placeholder:"FILE" help:"Settings in JSON that replace those of the bundles, as data.regent.settings has them and regent policy settings prints them."`
 }
 
 type asJSON struct {
@@ -44,11 +46,14 @@ type asJSON struct {
 // shippedAlone is what stands for the shipped bundle where a path is wanted.
 const shippedAlone = "-"
 
-// gather reads bundles.
+// gather reads bundles. What lies at a path and cannot be read as a bundle is a *[policy.LoadError].
 func gather(paths ...string) (*workshop.Bench, error) {
 	paths = slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return path == shippedAlone })
 	bench, err := workshop.Gather(policies.Files(), paths...)
-	if err != nil {
+	switch {
+	case errors.As(err, new(*policy.LoadError)):
+		return &workshop.Bench{}, err
+	case err != nil:
 		return nil, usageError{err}
 	}
 	return bench, nil
@@ -58,7 +63,7 @@ func gather(paths ...string) (*workshop.Bench, error) {
 func (f bundleFlags) load(ctx context.Context, e *environment, inJSON bool) (*workshop.Bench, *policy.Activation, error) {
 	bench, err := gather(f.Bundles...)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, e.told(bench, err, inJSON)
 	}
 	settings, err := readSettings(f.Settings)
 	if err != nil {

@@ -33,7 +33,7 @@ type buildDocument struct {
 func (c policyBuildCmd) Run(ctx context.Context, e *environment) error {
 	bench, err := gather(c.Path)
 	if err != nil {
-		return err
+		return e.told(bench, err, c.JSON)
 	}
 	if len(bench.Given) == 0 {
 		return usageError{fmt.Errorf("%s is no bundle to build", c.Path)}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"regent/engine/policy"
 	"regent/engine/workshop"
 	"regent/policies"
 )
@@ -47,11 +48,7 @@ type checkDocument struct {
 
 // Run checks.
 func (c policyCheckCmd) Run(ctx context.Context, e *environment) error {
-	bench, err := gather(c.Paths...)
-	if err != nil {
-		return err
-	}
-	checked, err := bench.Check(ctx)
+	bench, checked, err := c.check(ctx)
 	if err != nil {
 		return err
 	}
@@ -61,6 +58,19 @@ func (c policyCheckCmd) Run(ctx context.Context, e *environment) error {
 		err = e.printChecked(bench, checked)
 	}
 	return errors.Join(err, outcomeOf(checked))
+}
+
+func (c policyCheckCmd) check(ctx context.Context) (*workshop.Bench, *workshop.Checked, error) {
+	bench, err := gather(c.Paths...)
+	var refused *policy.LoadError
+	switch {
+	case errors.As(err, &refused):
+		return bench, &workshop.Checked{Problems: refused.Problems}, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	checked, err := bench.Check(ctx)
+	return bench, checked, err
 }
 
 // outcomeOf is how a check ends.
@@ -79,7 +89,12 @@ func (e *environment) printChecked(bench *workshop.Bench, checked *workshop.Chec
 		return e.tell(bench, checked.Problems, false)
 	}
 	for _, bundle := range checked.Bundles {
-		if err := e.printf("%s: %s, %s, revision %s\n", bundle.Name, counted(bundle.Rules, "rule"), counted(bundle.Codes, "code"), bundle.Revision); err != nil {
+		selection := ""
+		if bundle.Selection != "" {
+			selection = "selection " + bundle.Selection + ", "
+		}
+		err := e.printf("%s: %s, %s, %srevision %s\n", bundle.Name, counted(bundle.Rules, "rule"), counted(bundle.Codes, "code"), selection, bundle.Revision)
+		if err != nil {
 			return err
 		}
 	}

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
+	"strings"
 
 	"regent/engine/workshop"
 )
@@ -11,7 +14,7 @@ type policyDiffCmd struct {
 	Old      string   `arg:"" help:"The bundle before: a folder or a .tar.gz; - is the shipped bundle alone."`
 	New      string   `arg:"" help:"The bundle after, likewise."`
 	Inputs   []string `arg:"" name:"input" help:"Input documents, decision logs as regent decisions tail prints them, or folders of such."`
-	Settings string   `placeholder:"FILE" help:"Settings in JSON that replace those of both, as data.regent.settings has them."`
+	Settings string   `placeholder:"FILE" help:"Settings in JSON that replace those of both, as data.regent.settings has them and regent policy settings prints them."`
 	asJSON
 }
 
@@ -30,30 +33,66 @@ func (c policyDiffCmd) Run(ctx context.Context, e *environment) error {
 		if c.JSON {
 			return lines.Encode(d)
 		}
-		return e.printf("%s %s: %s -> %s\n", d.Where, d.Candidate, d.Was, d.WouldBe)
+		return e.printDifference(d)
 	})
-	if err != nil {
+	if err != nil && total.Unread == 0 {
 		return err
 	}
+	unread := err
 	if c.JSON {
 		err = lines.Encode(total)
 	} else {
-		err = e.printComparison(total)
+		err = e.printComparison(total, c.Old)
 	}
-	if err == nil && total.Differ > 0 {
-		return answered(exitFailed)
-	}
-	return err
+	return cmp.Or(err, outcomeOfComparison(total, unread))
 }
 
-func (e *environment) printComparison(total workshop.Comparison) error {
-	err := e.printf("%d of %s differ: %d now denied, %d now allowed, %d otherwise\n", total.Differ, counted(total.Inputs, "decision"),
+// outcomeOfComparison is how a comparison ends: what was not compared, because it is no input or a policy asked no rule about it, weighs
+// more than what differs.
+func outcomeOfComparison(total workshop.Comparison, unread error) error {
+	switch {
+	case unread != nil && total.Incomplete > 0:
+		return usageError{unread}
+	case unread != nil:
+		return unread
+	case total.Incomplete > 0, total.Inputs == 0:
+		return answered(exitUsage)
+	case total.Differ > 0, total.Undecided > 0:
+		return answered(exitFailed)
+	}
+	return nil
+}
+
+func (e *environment) printDifference(d workshop.Difference) error {
+	incomplete := ""
+	if d.Incomplete {
+		incomplete = " (the input is incomplete: no rule was asked; regent policy explain tells what is missing)"
+	}
+	return e.printf("%s %s: %s -> %s%s\n", d.Where, d.Candidate, d.Was, d.WouldBe, incomplete)
+}
+
+func (e *environment) printComparison(total workshop.Comparison, old string) error {
+	if old == shippedAlone {
+		old = "the shipped bundle"
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d of %s differ: %d now denied, %d now allowed, %d otherwise\n", total.Differ, counted(total.Inputs, "decision"),
 		total.NowDenied, total.NowAllowed, total.Differ-total.NowDenied-total.NowAllowed)
-	if err == nil && total.Undecided > 0 {
-		err = e.printf("%d have no decision by either\n", total.Undecided)
+	for _, also := range []struct {
+		n    int
+		text string
+	}{
+		{total.Incomplete, "incomplete: no rule was asked"},
+		{total.Undecided, "without a decision by either"},
+		{total.RecordedOtherwise, "recorded otherwise than " + old + " decides now: " + total.Why},
+		{total.Unread, "that cannot be read"},
+	} {
+		if also.n > 0 {
+			fmt.Fprintf(&text, "%d %s\n", also.n, also.text)
+		}
 	}
-	if err == nil && total.Inputs == 0 {
-		err = e.printf("there was nothing to compare: no input document and no decision upon a candidate\n")
+	if total.Inputs == 0 {
+		text.WriteString("there was nothing to compare: no input document and no decision upon a candidate\n")
 	}
-	return err
+	return e.printf("%s", text.String())
 }

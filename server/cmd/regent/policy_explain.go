@@ -1,12 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -32,123 +32,141 @@ type explainDocument struct {
 	Candidate string `json:"candidate"`
 	// Recorded is how the candidate fared; absent if it is no record's.
 	Recorded *decisions.Candidate `json:"recorded,omitempty"`
+	// RecordedOtherwise says that the record says something else than the verdict.
+	RecordedOtherwise bool `json:"recorded_otherwise,omitempty"`
 	*workshop.Explanation
 }
 
 // Run explains. Bundles that are named explain a recorded decision in place of those that decided.
 func (c policyExplainCmd) Run(ctx context.Context, e *environment) error {
-	_, missing := os.Stat(c.What)
-	if id, err := uuid.Parse(c.What); err == nil && errors.Is(missing, fs.ErrNotExist) {
-		return c.explainRecorded(ctx, e, id)
+	x := &explaining{policyExplainCmd: c, e: e}
+	if _, err := os.Stat(c.What); errors.Is(err, fs.ErrNotExist) {
+		id, err := uuid.Parse(c.What)
+		if err != nil {
+			return usageError{fmt.Errorf("%q is neither a file nor a decision id", c.What)}
+		}
+		return e.withStore(ctx, func(store ledger.Store) error { return x.recorded(ctx, store, id) })
 	}
 	bench, activation, err := c.load(ctx, e, c.JSON)
 	if err != nil {
 		return err
 	}
-	explained := 0
-	_, err = workshop.ReadInputs([]string{c.What}, func(input workshop.Input) error {
-		if c.Candidate != "" && input.Candidate != c.Candidate {
-			return nil
-		}
-		explained++
-		return c.explain(ctx, e, bench, activation, input)
+	_, unread := workshop.ReadInputs([]string{c.What}, func(input workshop.Input) error {
+		return x.explain(ctx, input, func(string) (*workshop.Bench, *policy.Activation, error) { return bench, activation, nil })
 	})
+	return cmp.Or(unread, x.end())
+}
+
+// explaining is one run of the command.
+type explaining struct {
+	policyExplainCmd
+	e *environment
+	// explained judgements, and among them undecided ones: policy makes no decision on them.
+	explained, undecided int
+}
+
+// recorded explains each judgement of a decision's records. One that cannot be read keeps none of the others from it.
+func (x *explaining) recorded(ctx context.Context, store ledger.Store, id uuid.UUID) error {
+	records, err := store.CallRecords(ctx, id)
 	if err != nil {
 		return err
 	}
-	return c.found(explained)
-}
-
-// explainRecorded explains each judgement of a decision's records.
-func (c policyExplainCmd) explainRecorded(ctx context.Context, e *environment, id uuid.UUID) error {
-	return e.withStore(ctx, func(store ledger.Store) error {
-		records, err := store.CallRecords(ctx, id)
+	if len(records) == 0 {
+		return fmt.Errorf("no record of decision %s", id)
+	}
+	judge := &judges{command: x, store: store, kept: map[string]*policy.Activation{}}
+	var unread error
+	for _, record := range records {
+		if record.Kind != ledger.DecisionRecord {
+			continue
+		}
+		inputs, err := workshop.InputsOf(record.Body, "decision")
 		if err != nil {
-			return err
+			unread = cmp.Or(unread, fmt.Errorf("record %d of %s: %w", record.Number, record.Writer, err))
 		}
-		if len(records) == 0 {
-			return fmt.Errorf("no record of decision %s", id)
-		}
-		judge := &judges{command: c, store: store, kept: map[string]*policy.Activation{}}
-		explained := 0
-		for _, record := range records {
-			if record.Kind != ledger.DecisionRecord {
-				continue
-			}
-			inputs, err := workshop.InputsOf(record.Body, "decision")
-			if err != nil {
+		for _, input := range inputs {
+			if err := x.explain(ctx, input, func(digest string) (*workshop.Bench, *policy.Activation, error) { return judge.by(ctx, digest) }); err != nil {
 				return err
 			}
-			for _, input := range inputs {
-				if c.Candidate != "" && input.Candidate != c.Candidate {
-					continue
-				}
-				explained++
-				if err := judge.explain(ctx, e, input); err != nil {
-					return err
-				}
-			}
 		}
-		return c.found(explained)
-	})
+	}
+	return cmp.Or(unread, x.end())
 }
 
-func (c policyExplainCmd) found(explained int) error {
+// end is how the command ends: what was asked has to be there, and policy has to make a decision on it.
+func (x *explaining) end() error {
 	switch {
-	case explained > 0:
+	case x.undecided > 0:
+		return answered(exitFailed)
+	case x.explained > 0:
 		return nil
-	case c.Candidate != "":
-		return fmt.Errorf("policy judged no candidate %s in %s", c.Candidate, c.What)
+	case x.Candidate != "":
+		return fmt.Errorf("policy judged no candidate %s in %s", x.Candidate, x.What)
 	}
-	return fmt.Errorf("policy judged no candidate in %s", c.What)
+	return fmt.Errorf("policy judged no candidate in %s", x.What)
 }
 
 // judges are the policies that recorded decisions are explained by: those that decided, or the one that was named.
 type judges struct {
-	command policyExplainCmd
+	command *explaining
 	store   ledger.Store
-	bench   *workshop.Bench
+	bench   *workshop.Bench               // of what was named
 	kept    map[string]*policy.Activation // by digest, or under named
 }
 
 // named stands for the digest where bundles or settings are named.
 const named = "named"
 
-func (j *judges) explain(ctx context.Context, e *environment, input workshop.Input) error {
-	digest := input.Activation
+// by is the policy of a digest, or the one that was named, with the bench on which its bundles lie, nil if there is none.
+func (j *judges) by(ctx context.Context, digest string) (*workshop.Bench, *policy.Activation, error) {
 	if len(j.command.Bundles) > 0 || j.command.Settings != "" {
 		digest = named
 	}
-	activation := j.kept[digest]
-	if activation == nil {
-		var err error
-		if digest == named {
-			j.bench, activation, err = j.command.load(ctx, e, j.command.JSON)
-		} else {
-			activation, err = archived(ctx, j.store, digest)
-		}
-		if err != nil {
-			return err
-		}
-		j.kept[digest] = activation
+	if activation := j.kept[digest]; activation != nil {
+		return j.bench, activation, nil
 	}
-	return j.command.explain(ctx, e, j.bench, activation, input)
+	var activation *policy.Activation
+	var err error
+	if digest == named {
+		j.bench, activation, err = j.command.load(ctx, j.command.e, j.command.JSON)
+	} else {
+		activation, err = archived(ctx, j.store, digest)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	j.kept[digest] = activation
+	return j.bench, activation, nil
 }
 
-func (c policyExplainCmd) explain(ctx context.Context, e *environment, bench *workshop.Bench, activation *policy.Activation, input workshop.Input) error {
-	explanation, err := workshop.Explain(ctx, activation, input.Document, c.Full)
+// explain explains an input, if it is of the candidate that is asked for, by the policy of its digest.
+func (x *explaining) explain(ctx context.Context, input workshop.Input, by func(digest string) (*workshop.Bench, *policy.Activation, error)) error {
+	if x.Candidate != "" && input.Candidate != x.Candidate {
+		return nil
+	}
+	bench, activation, err := by(input.Activation)
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return e.document(explainDocument{Where: input.Where, Candidate: input.Candidate, Recorded: input.Recorded, Explanation: explanation})
+	explanation, err := workshop.Explain(ctx, activation, input.Document, x.Full)
+	if err != nil {
+		return err
+	}
+	x.explained++
+	if explanation.Verdict.Error != "" {
+		x.undecided++
+	}
+	if x.JSON {
+		return x.e.document(explainDocument{
+			Where: input.Where, Candidate: input.Candidate, Recorded: input.Recorded, RecordedOtherwise: input.Otherwise(explanation.Verdict), Explanation: explanation,
+		})
 	}
 	if bench == nil {
 		bench = &workshop.Bench{}
 	}
 	p := &explanationPrinter{bench: bench}
 	p.explanation(input, explanation)
-	return e.printf("%s", p.text.String())
+	return x.e.printf("%s", p.text.String())
 }
 
 // explanationPrinter writes explanations for persons.
@@ -188,14 +206,16 @@ func (p *explanationPrinter) explanation(input workshop.Input, explanation *work
 
 // recorded says how the candidate fared, where that does not follow from what policy says now.
 func (p *explanationPrinter) recorded(input workshop.Input, verdict workshop.Verdict) {
-	fared := input.Recorded
-	switch denials := input.RecordedDenials(); {
-	case !slices.Equal(denials, verdict.Denials):
-		p.line(1, "the record says otherwise: %s %s: another policy decided, or other settings", fared.Outcome, strings.Join(denials, ", "))
+	switch fared := input.Recorded; {
+	case input.Otherwise(verdict):
+		p.line(1, "the record says otherwise: %s: %s", ended(fared.Outcome, cmp.Or(strings.Join(input.RecordedDenials(), ", "), fared.Reason)), workshop.WhyOtherwise)
 	case verdict.Allow && fared.Outcome != engine.Selected:
-		p.line(1, "policy allowed it; yet it ended so: %s %s", fared.Outcome, fared.Reason)
+		p.line(1, "policy allowed it; yet it ended so: %s", ended(fared.Outcome, fared.Reason))
 	}
 }
+
+// ended is how a candidate fared, with why, if that is told.
+func ended(outcome, why string) string { return strings.TrimSpace(outcome + " " + why) }
 
 func (p *explanationPrinter) steps(steps []workshop.Step) {
 	for _, step := range steps {

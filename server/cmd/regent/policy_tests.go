@@ -30,7 +30,7 @@ func (c policyTestCmd) Run(ctx context.Context, e *environment) error {
 	}
 	bench, err := gather(c.Paths...)
 	if err != nil {
-		return err
+		return e.told(bench, err, c.JSON)
 	}
 	report, err := bench.Test(ctx, policy.TestRun{Filter: c.Filter, Coverage: c.Coverage || c.Threshold > 0})
 	if err != nil {
@@ -47,19 +47,25 @@ func (c policyTestCmd) Run(ctx context.Context, e *environment) error {
 	return err
 }
 
-// passed says whether the tests are content. Where there are none, nothing was shown.
+// passed says whether the tests are content. Where none was run, nothing was shown.
 func (c policyTestCmd) passed(report *policy.TestReport) bool {
-	return len(report.Tests) > 0 && len(report.Failed()) == 0 && (c.Threshold == 0 || report.Covered() >= c.Threshold)
+	return ran(report) > 0 && len(report.Failed()) == 0 && (c.Threshold == 0 || report.Covered() >= c.Threshold)
+}
+
+// ran counts the tests that were run: all but those that are skipped.
+func ran(report *policy.TestReport) (n int) {
+	for _, test := range report.Tests {
+		if !test.Skipped {
+			n++
+		}
+	}
+	return n
 }
 
 // printTests prints what failed, what was not reached, and a summary.
 func (e *environment) printTests(bench *workshop.Bench, report *policy.TestReport, c policyTestCmd) error {
 	var text strings.Builder
-	skipped := 0
 	for _, test := range report.Tests {
-		if test.Skipped {
-			skipped++
-		}
 		describeTest(&text, bench, test, c.Verbose)
 	}
 	for _, file := range report.Coverage {
@@ -67,7 +73,8 @@ func (e *environment) printTests(bench *workshop.Bench, report *policy.TestRepor
 			fmt.Fprintf(&text, "%s: no test reaches this\n", bench.Place(file.Bundle, file.File, line))
 		}
 	}
-	ran := len(report.Tests) - skipped
+	ran := ran(report)
+	skipped := len(report.Tests) - ran
 	verdict := "PASS"
 	if !c.passed(report) {
 		verdict = "FAIL"
@@ -79,7 +86,7 @@ func (e *environment) printTests(bench *workshop.Bench, report *policy.TestRepor
 	if report.Coverage != nil {
 		fmt.Fprintf(&text, ", %.4g %% of lines", report.Covered())
 	}
-	if len(report.Tests) == 0 {
+	if ran == 0 {
 		text.WriteString(": there is no test")
 	}
 	return e.printf("%s\n", text.String())
