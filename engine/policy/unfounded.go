@@ -3,15 +3,21 @@ package policy
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/storage"
 )
 
 // Unfounded finds references to data that is nowhere: neither data nor a rule of any bundle. What reads it is always undefined, and so
-// denies nothing; it may be misspelt. Data that may be absent on purpose is better there and empty.
+// denies nothing; it may be misspelt. Data that may be absent on purpose is better there and empty. Below data whose schema is named the
+// compiler has looked already; and of rules there may be none.
 func (a *Activation) Unfounded() (problems []Problem) {
 	told := make(map[string]bool)
+	var known []ast.Ref
+	for _, expected := range expectations(a.bundles) {
+		known = append(known, expected.Path)
+	}
 	for _, u := range a.bundles {
 		for _, file := range u.parsed.Modules {
 			module := a.compiler.Modules[file.Path]
@@ -23,6 +29,9 @@ func (a *Activation) Unfounded() (problems []Problem) {
 					return false
 				}
 				prefix := ref.GroundPrefix()
+				if slices.ContainsFunc(known, prefix.HasPrefix) || prefix.Equal(regentRef.Append(rulesTerm)) || prefix.Equal(orgRef.Append(rulesTerm)) {
+					return false
+				}
 				problem := problemAt(ref[0].Loc(), fmt.Sprintf("%s is nowhere: is it misspelt? What may be absent should be there and empty", prefix))
 				if !told[problem.String()] && !a.isFounded(prefix) {
 					told[problem.String()] = true

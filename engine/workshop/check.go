@@ -83,12 +83,8 @@ func (b *Bundle) summary(rules []policy.Rule, revision string) Summary {
 }
 
 // unfounded are the references of the given bundles to data that is nowhere.
-func (b *Bench) unfounded(activation any) []policy.Problem {
-	telling, tells := activation.(interface{ Unfounded() []policy.Problem })
-	if !tells {
-		return nil
-	}
-	return slices.DeleteFunc(telling.Unfounded(), func(problem policy.Problem) bool { return !b.gave(problem.Bundle) })
+func (b *Bench) unfounded(activation *policy.Activation) []policy.Problem {
+	return slices.DeleteFunc(activation.Unfounded(), func(problem policy.Problem) bool { return !b.gave(problem.Bundle) })
 }
 
 // ranking is the module of this bundle that has the activation's selection rank; nil if the bundle has none.

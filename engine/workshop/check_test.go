@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"regent/engine/policy"
 )
 
 func TestCheckTellsWhatIsUnfinished(t *testing.T) {
@@ -148,19 +146,6 @@ func TestCheckAsksForATestOfTheSelection(t *testing.T) {
 		if err != nil || len(checked.Bundles) != 2 || checked.Bundles[0].Selection != "org.selection" || checked.Bundles[1].Selection != "" {
 			t.Errorf("%s: the selection is not told of: %+v, %v", tc.name, checked, err)
 		}
-	}
-}
-
-// unfounded tells problems as an activation does that knows of them.
-type unfounded []policy.Problem
-
-func (u unfounded) Unfounded() []policy.Problem { return u }
-
-func TestDataThatIsNowhereIsToldOfTheGivenBundlesAlone(t *testing.T) {
-	b := bench(t, started(t))
-	ours := policy.Problem{Bundle: "org", File: weekend, Line: 15, Text: "data.org.clsoed is nowhere"}
-	if got := b.unfounded(unfounded{{Bundle: "regent", Text: "x"}, ours}); !slices.Equal(got, []policy.Problem{ours}) {
-		t.Errorf("got %v", got)
 	}
 }
 

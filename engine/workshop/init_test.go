@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"regent/engine/policy"
@@ -50,5 +51,27 @@ func TestANewBundleNeedsAFreeFolderAndAName(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(folder); err != nil || !slices.Equal([]string{entries[0].Name()}, []string{"mine.txt"}) || len(entries) != 1 {
 		t.Errorf("something was written: %v, %v", entries, err)
+	}
+}
+
+// The page for authors shows the rule that is written.
+func TestThePageForAuthorsShowsWhatIsWritten(t *testing.T) {
+	page, err := os.ReadFile("../../policies/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := startingWith(newBundle{Rule: "weekdays", Code: "WEEKDAYS", Folder: "acme"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rule := "```rego\n" + string(files["org/rules/weekdays/weekdays.rego"]) + "```"; !strings.Contains(string(page), rule) {
+		t.Errorf("the page does not hold\n%s", rule)
+	}
+}
+
+// A name that ends as those of tests do would make a rule that nobody asks.
+func TestInitRefusesTheNameOfATest(t *testing.T) {
+	if _, err := Init(context.Background(), policies.Files(), filepath.Join(t.TempDir(), "acme"), "load_test"); err == nil {
+		t.Error("a rule load_test is made")
 	}
 }

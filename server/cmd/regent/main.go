@@ -41,6 +41,7 @@ type cli struct {
 }
 
 func main() {
+	time.Local = time.UTC // policy decides alike on every machine, whatever its zone; and logs are in UTC
 	os.Exit(run(os.Args[1:], os.LookupEnv, time.Now, os.Stdout, os.Stderr))
 }
 
