@@ -172,6 +172,10 @@ func (r *Router) Close(ctx context.Context) error {
 	}
 }
 
+// Stuck is how many evaluations of policy work on although their callers have been refused. It is 0 unless a rule runs away in one step,
+// which nothing can interrupt.
+func (r *Router) Stuck() int { return int(r.desk.stuck.Load()) }
+
 // Resolution is a candidate that may serve a call.
 type Resolution struct {
 	*Grant

@@ -240,10 +240,15 @@ func (s *Server) policyErr() error {
 	}
 	s.activating.mu.Lock()
 	defer s.activating.mu.Unlock()
-	if s.activating.err == nil && s.policy.Current() == nil {
+	switch stuck := s.router.Stuck(); {
+	case s.activating.err != nil:
+		return s.activating.err
+	case s.policy.Current() == nil:
 		return errLoading
+	case stuck > 0:
+		return fmt.Errorf("%d evaluations of policy do not end, and their calls were refused: one step of a rule runs away; put another policy in its place", stuck)
 	}
-	return s.activating.err
+	return nil
 }
 
 // policyCounters are what metrics tell of the policy.
