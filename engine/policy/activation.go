@@ -1,10 +1,13 @@
-// Package policy loads rules and lets them decide: which candidate may serve a call, in process and for every candidate.
+// Package policy loads rules and lets them decide: which candidate may serve a call, in process and for every candidate; and, if policy
+// has a selection, in which order candidates are tried.
 //
-// An Activation is a loaded policy: bundles, settings and compiled rules, immutable, under a digest. Its decisions are a pure
-// function of the activation and the facts: no clock, no network, no balance. Whatever is not a clean answer is an error, so
-// that nothing is ever allowed by accident.
+// An Activation is a loaded policy: bundles, settings and compiled rules, immutable, under a digest. Loading looks at everything before
+// anybody relies on it: signature, sizes, schemas, what would fail open, the bundles' own tests. Decisions are a pure function of the
+// activation and the facts: no clock, no network, no balance. Whatever is not a clean answer is an error, so that nothing is ever allowed
+// by accident. A decision on facts that no rule can tell from earlier ones is remembered.
 //
-// The package does not rank candidates, hold money, fetch or verify bundles, or log decisions; it imports nothing of ours.
+// The package does not hold money, fetch bundles, or log decisions. A host that keeps the archives of its activations can evaluate each
+// recorded decision again. Policy is pure if the program's time.Local is time.UTC, as `regent` has it.
 package policy
 
 import (

@@ -176,7 +176,7 @@ func compare(t rapid.TB, a *Activation, random *rand.Rand, times int, among ...f
 		}
 		f := neighbour(random, origin, among)
 		want, wantErr := a.Decide(context.Background(), f.Document())
-		got, gotErr := a.Judge(time.Unix(0, f.Now), f.Call, f.Identity).Decide(context.Background(), f.Candidate, f.Attempts)
+		got, gotErr := a.Judge(timeOf(f), f.Call, f.Identity).Decide(context.Background(), f.Candidate, f.Attempts)
 		if got.Remembered {
 			remembered++
 		}
@@ -354,7 +354,7 @@ func TestErrorsAreNotRemembered(t *testing.T) {
 	f := someFacts(rand.New(rand.NewPCG(1, 1)))
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	judge := a.Judge(time.Unix(0, f.Now), f.Call, f.Identity)
+	judge := a.Judge(timeOf(f), f.Call, f.Identity)
 	if _, err := judge.Decide(ended, f.Candidate, f.Attempts); err == nil {
 		t.Fatal("an ended context decides")
 	}
@@ -371,3 +371,5 @@ func TestErrorsAreNotRemembered(t *testing.T) {
 		t.Errorf("got %+v, %t", decision, known)
 	}
 }
+
+func timeOf(f Facts) time.Time { return time.Unix(0, f.Now) }
