@@ -162,7 +162,7 @@ func TestJudge(t *testing.T) {
 		b.samples = append(b.samples, sample{Stage: stage, Target: target, Values: v})
 	}
 	put("c16", bare, values{"cpu_us": 100})
-	put("c16", regent, values{"cpu_us": 200})
+	put("c16", regent, values{"cpu_us": 150})
 	put(oneClient, direct, values{"p50": 50})
 	put(oneClient, bare, values{"p50": 150})
 	put(oneClient, regent, values{"p50": 251})
@@ -177,7 +177,32 @@ func TestJudge(t *testing.T) {
 	for _, j := range b.judge() {
 		is, met = append(is, j.Is), append(met, j.Met)
 	}
-	if !reflect.DeepEqual(is, []float64{2, 2.01, 1.3, 1.2, 2, 0.399}) || !reflect.DeepEqual(met, []bool{true, false, true, true, false, false}) {
+	if !reflect.DeepEqual(is, []float64{1.5, 2.01, 1.3, 1.2, 2, 0.399}) || !reflect.DeepEqual(met, []bool{true, false, true, true, false, false}) {
+		t.Errorf("%v: %v", is, met)
+	}
+}
+
+// TestJudgePolicy: likewise, for what policy costs.
+func TestJudgePolicy(t *testing.T) {
+	b := &bench{}
+	put := func(target string, v values) {
+		b.samples = append(b.samples, sample{Stage: policyStage, Target: target, Values: v})
+	}
+	if judged := b.judgePolicy(); judged != nil {
+		t.Errorf("nothing was measured: %v", judged)
+	}
+	put(trivial, values{"ns": 4000})
+	put(cold, values{"ns": 60_000})
+	put(remembered, values{"ns": 1001})
+	put(regent, values{"cold": 550, "few": 500, "all": 511})
+	put(steady, values{"p99": 10})
+	put(swapping, values{"p99": 30, "failed": 1})
+	var is []float64
+	var met []bool
+	for _, j := range b.judgePolicy() {
+		is, met = append(is, j.Is), append(met, j.Met)
+	}
+	if !reflect.DeepEqual(is, []float64{15, 550, 1.022, 0.25025, 3, 1}) || !reflect.DeepEqual(met, []bool{true, true, false, false, true, false}) {
 		t.Errorf("%v: %v", is, met)
 	}
 }
