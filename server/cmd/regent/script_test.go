@@ -350,6 +350,18 @@ func post(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func get(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) > 1 && args[0] == "-until" {
+		wanted := regexp.MustCompile("(?m)" + args[1])
+		args = args[2:]
+		waitFor(ts, "an answer that holds "+wanted.String(), func() bool {
+			response, err := http.DefaultClient.Do(request(ts, http.MethodGet, args))
+			ts.Check(err)
+			defer func() { _ = response.Body.Close() }() // it was only read
+			text, err := io.ReadAll(response.Body)
+			ts.Check(err)
+			return wanted.Match(text)
+		})
+	}
 	exchange(ts, neg, request(ts, http.MethodGet, args))
 }
 
