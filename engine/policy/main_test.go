@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"regent/policies"
 )
@@ -57,3 +58,5 @@ func TestTheShippedEntryPointIsKnown(t *testing.T) {
 		}
 	}
 }
+
+func timeOf(f Facts) time.Time { return time.Unix(0, f.Now) }

@@ -1,3 +1,7 @@
+//go:build !race
+
+// One goroutine compares decisions by the thousand here, which the race detector makes ten times as slow; TestDecideInParallel runs under it.
+
 package policy
 
 import (
@@ -371,5 +375,3 @@ func TestErrorsAreNotRemembered(t *testing.T) {
 		t.Errorf("got %+v, %t", decision, known)
 	}
 }
-
-func timeOf(f Facts) time.Time { return time.Unix(0, f.Now) }
