@@ -29,11 +29,7 @@ const (
 func oversized(bundles []*unpacked) (problems []Problem) {
 	for _, u := range bundles {
 		for _, file := range u.parsed.Modules {
-			if deep := tooDeep(file.Parsed); len(deep) > 0 {
-				problems = append(problems, deep...)
-				continue
-			}
-			problems = append(problems, oversizedModule(file.Parsed)...)
+			problems = append(problems, unbounded(file.Parsed)...)
 		}
 		for key, schema := range u.schemas {
 			if err := checkSchema(schema); err != nil {
@@ -49,6 +45,24 @@ func oversized(bundles []*unpacked) (problems []Problem) {
 		}
 	}
 	return problems
+}
+
+// unbounded finds what in a module OPA could lose itself in. It is asked before OPA compiles it.
+func unbounded(module *ast.Module) (problems []Problem) {
+	if problems = tooDeep(module); len(problems) > 0 {
+		return problems
+	}
+	for _, annotations := range module.Annotations {
+		for _, schema := range annotations.Schemas {
+			if schema.Definition == nil {
+				continue
+			}
+			if err := checkSchema(*schema.Definition); err != nil {
+				problems = append(problems, problemAt(annotations.Loc(), fmt.Sprintf("the schema of %s: %v", schema.Path, err)))
+			}
+		}
+	}
+	return append(append(problems, disguised(module)...), oversizedModule(module)...)
 }
 
 func oversizedModule(module *ast.Module) (problems []Problem) {
@@ -118,7 +132,7 @@ func checkBuiltin(builtin string, operands []*ast.Term) error {
 	case builtin == ast.Sprintf.Name:
 		format, isWritten := literal(0)
 		if !isWritten || filling.MatchString(format) {
-			return errors.New("a format has to be written out, and to name no width: concatenate texts instead")
+			return errors.New("a format has to be written out, and to name no width or precision: concatenate texts instead")
 		}
 	case builtin == ast.RegexReplace.Name:
 		return checkWritten(literal(1))

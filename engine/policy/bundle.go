@@ -240,6 +240,9 @@ func checkManifest(content []byte) error {
 	if content == nil {
 		return errors.New(`it is missing: write one with the roots of the bundle, for example {"roots": ["org"], "rego_version": 1}`)
 	}
+	if err := refuseRepeated(content); err != nil {
+		return err
+	}
 	var manifest struct {
 		Roots            *[]string      `json:"roots"`
 		RegoVersion      *int           `json:"rego_version"`

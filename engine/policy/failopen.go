@@ -30,9 +30,7 @@ func failingOpen(modules map[string]*ast.Module) (problems []Problem) {
 			}
 			problems = append(problems, unasked(rule)...)
 		}
-		if depth == 1 {
-			problems = append(problems, unsafeNegations(module)...)
-		}
+		problems = append(problems, unsafeNegations(module)...)
 		problems = append(problems, mocks(module)...)
 	}
 	return problems
@@ -52,7 +50,7 @@ func unasked(rule *ast.Rule) (problems []Problem) {
 
 var denialRef = ast.MustParseRef("data.regent.lib.denial")
 
-// unsafeNegations finds negations anywhere in a rule's package: also what a `deny` asks another rule for denies nothing if it is undefined.
+// unsafeNegations finds negations anywhere: also what a `deny` asks another rule for, of whatever package, denies nothing if it is undefined.
 func unsafeNegations(module *ast.Module) (problems []Problem) {
 	ast.WalkExprs(module, func(expr *ast.Expr) bool {
 		if expr.Negated && !isSafelyNegated(expr) {
@@ -69,6 +67,17 @@ func mocks(module *ast.Module) (problems []Problem) {
 	ast.WalkWiths(module, func(with *ast.With) bool {
 		if ref, isRef := with.Target.Value.(ast.Ref); !isRef || !ref.HasPrefix(ast.InputRootRef) && !ref.HasPrefix(ast.DefaultRootRef) {
 			problems = append(problems, problemAt(with.Loc(), fmt.Sprintf("%s may not be replaced in policy, in tests alone", with.Target)))
+		}
+		return false
+	})
+	return append(problems, disguised(module)...)
+}
+
+// disguised finds built-ins that a `with` puts in the place of something else, under whose name nobody looks at what they are given.
+func disguised(module *ast.Module) (problems []Problem) {
+	ast.WalkWiths(module, func(with *ast.With) bool {
+		if ast.BuiltinMap[with.Value.String()] != nil {
+			problems = append(problems, problemAt(with.Loc(), fmt.Sprintf("the built-in %s may not stand for something else", with.Value)))
 		}
 		return false
 	})

@@ -11,8 +11,11 @@ func TestHostileBundlesAreRefused(t *testing.T) {
 	nested := func(n int, open, inner, end string) string {
 		return strings.Repeat(open, n) + inner + strings.Repeat(end, n)
 	}
-	schema := func(text string) map[string]string {
-		return map[string]string{closedFile: closed, "schemas/org/x.json": text}
+	schema := func(text string) map[string]string { // of data that a module names it for
+		return map[string]string{
+			closedFile:           strings.Replace(closed, "package", "# METADATA\n# schemas:\n#   - input: schema.input.candidate\n#   - data.org.x: schema.org.x\npackage", 1),
+			"schemas/org/x.json": text, "org/data.json": `{"x": {"n": 1}}`,
+		}
 	}
 	data := func(text string) map[string]string {
 		return map[string]string{closedFile: closed, "org/data.json": text}
@@ -33,6 +36,14 @@ func TestHostileBundlesAreRefused(t *testing.T) {
 		"a schema that has moved":        {schema(`{"$id": "file:///etc/", "properties": {"a": {"$ref": "#/x"}}}`), "it has the $id"},
 		"a schema of nothing":            {schema(`{"$ref": "#/definitions/a"}`), `it refers to "#/definitions/a", which is not there`},
 		"an inline schema of a file":     {map[string]string{closedFile: strings.Replace(closed, "package", "# METADATA\n# schemas:\n#   - input: schema.input.candidate\n#   - data.org.x: {$ref: \"file:///etc/passwd\"}\npackage", 1), "org/data.json": `{"x": {}}`}, `the schema of data.org.x: it refers to "file:///etc/passwd"`},
+		"a schema of a file in a test":   {map[string]string{closedFile: closed, "org/rules/closed/closed_test.rego": "# METADATA\n# schemas:\n#   - input: {\"$ref\": \"file:///etc/passwd\"}\npackage org.rules.closed_test\n\ntest_1 if input.a == 1\n"}, `the schema of input: it refers to "file:///etc/passwd"`},
+		"a schema of itself in a test":   {map[string]string{closedFile: closed, "org/rules/closed/closed_test.rego": "# METADATA\n# schemas:\n#   - input: {\"$ref\": \"#\"}\npackage org.rules.closed_test\n\ntest_1 if input.a == 1\n"}, "or refers to itself"},
+		"an input of its own":            {map[string]string{closedFile: strings.Replace(closed, "# custom:", "# schemas:\n#   - input: {type: object}\n# custom:", 1)}, "the input of a rule is schema.input.candidate, and no other"},
+		"a built-in in disguise":         {body("count(_h) > 5 with _s as sprintf"), "the built-in sprintf may not stand for something else"},
+		"a format of its own in a test":  {map[string]string{closedFile: closed, "org/rules/closed/closed_test.rego": "package org.rules.closed_test\n\ntest_1 if count(sprintf(concat(\"\", [s | some i in numbers.range(1, 6000); s := \"%999999[1]d\"]), [1])) > 0\n"}, "a format has to be written out"},
+		"a helper's negation":            {map[string]string{closedFile: ruleNamed("closed", "CLOSED", "data.org.shared.unlisted"), "org/shared/shared.rego": "package org.shared\n\nunlisted if not input.call.model in data.org.models\n"}, "org/shared/shared.rego:3: this negation is undefined"},
+		"roots twice":                    {map[string]string{closedFile: closed, ".manifest": `{"roots": ["org"], "rego_version": 1, "roots": ["org", "more"]}`}, `bundle org: .manifest: the key "roots" is there twice`},
+		"schemas that hide the fields":   {map[string]string{closedFile: ruleNamed("closed", "CLOSED", `input.call.modle == "x"`), "org/org.rego": "# METADATA\n# scope: subpackages\n# schemas:\n#   - data.org.l: schema.org.l\npackage org\n", "schemas/org/l.json": `{"type": "object"}`, "org/data.json": `{"l": {}}`}, "undefined ref: input.call.modle"},
 		"an absurd number in data":       {data(`{"n": 1e30000000}`), "bundle org: the number 1e30000000 has more than 400 digits"},
 		"an absurd number in a module":   {body("input.now > 1e30000000"), "closed.rego:12: number too big"},
 		"a long number":                  {data(`{"n": ` + strings.Repeat("9", 1000) + `}`), "has more than 400 digits"},
@@ -80,4 +91,17 @@ func TestEverySchemaOfDataCounts(t *testing.T) {
 		"org/rules/b/b.rego": rule("b", "B1", "{type: object, properties: {n: {type: integer}}}"),
 		"org/data.json":      `{"l": {"n": "5"}}`,
 	}), "data.org.l is not as its schema says: n: Invalid type. Expected: integer, given: string")
+}
+
+// References within a schema are read as they are written, and what is a value in it refers to nothing.
+func TestSchemasMayReferToTheirParts(t *testing.T) {
+	err := loads(map[string]string{
+		closedFile: strings.Replace(closed, "package", "# METADATA\n# schemas:\n#   - input: schema.input.candidate\n#   - data.org.x: schema.org.x\npackage", 1),
+		"schemas/org/x.json": `{"definitions": {"a/b": {"type": "integer"}}, "properties": {"id": {"type": "string"}, "n": {"anyOf": [{"$ref": "#/definitions/a~1b"}]},
+			"m": {"$ref": "#/properties/n/anyOf/0"}, "d": {"default": {"id": "x"}}}}`,
+		"org/data.json": `{"x": {"id": "x", "n": 1, "m": 2}}`,
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }

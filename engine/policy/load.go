@@ -99,7 +99,9 @@ func load(ctx context.Context, source Source, bundles []*unpacked) (*Activation,
 	settings, canonical, problems := overlay(data, bundles, source.Settings)
 	rules, more := collectRules(bundles, source.Required)
 	problems = append(append(problems, more...), oversized(bundles)...)
-	problems = append(problems, wrongData(ctx, bundles, data)...)
+	if len(problems) == 0 { // data is held to schemas that were looked at
+		problems = wrongData(ctx, bundles, data)
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("policy: load: %w", err)
 	}
@@ -309,7 +311,8 @@ func schemaRef(key string) ast.Ref {
 func modulesOf(bundles []*unpacked) map[string]*ast.Module {
 	modules := make(map[string]*ast.Module)
 	var ours []*ast.SchemaAnnotation
-	hasOrg, hasTheirs := false, false
+	var theirs []*ast.Module // of package org, with schemas for its subpackages
+	hasOrg := false
 	for _, u := range bundles {
 		for _, file := range u.parsed.Modules {
 			modules[file.Path] = file.Parsed
@@ -319,14 +322,33 @@ func modulesOf(bundles []*unpacked) map[string]*ast.Module {
 				ours = append(ours, schemas...)
 			case path.HasPrefix(orgRef):
 				hasOrg = true
-				hasTheirs = hasTheirs || path.Equal(orgRef) && len(subpackageSchemas(file.Parsed)) > 0
+				if path.Equal(orgRef) && len(schemas) > 0 {
+					theirs = append(theirs, file.Parsed)
+				}
 			}
 		}
 	}
-	if hasOrg && !hasTheirs && len(ours) > 0 {
+	if hasOrg && len(theirs) == 0 && len(ours) > 0 {
 		modules["org"] = inheriting(ours)
 	}
+	for _, module := range theirs {
+		completed(module, ours)
+	}
 	return modules
+}
+
+// completed adds to the schemas of a module's subpackages those of paths that it names none for.
+func completed(module *ast.Module, ours []*ast.SchemaAnnotation) {
+	for _, annotations := range module.Annotations {
+		if annotations.Scope != "subpackages" || len(annotations.Schemas) == 0 {
+			continue
+		}
+		for _, schema := range ours {
+			if !slices.ContainsFunc(annotations.Schemas, func(theirs *ast.SchemaAnnotation) bool { return theirs.Path.Equal(schema.Path) }) {
+				annotations.Schemas = append(annotations.Schemas, schema)
+			}
+		}
+	}
 }
 
 var (

@@ -115,6 +115,9 @@ func (c *collector) module(module *ast.Module) {
 			module.Package.Path)
 	}
 	c.impure(module)
+	if depth == 1 {
+		c.inputSchemas(module)
+	}
 	for _, rule := range module.Rules {
 		c.rule(module, rule, name, depth)
 	}
@@ -142,6 +145,17 @@ func (c *collector) rule(module *ast.Module, rule *ast.Rule, name string, depth 
 	}
 	c.denies[name] = true
 	c.deny(rule, name)
+}
+
+// inputSchemas refuses a rule that says otherwise of the input than the gateway does: a misspelt field would pass.
+func (c *collector) inputSchemas(module *ast.Module) {
+	for _, annotations := range module.Annotations {
+		for _, schema := range annotations.Schemas {
+			if schema.Path[0].Equal(ast.InputRootDocument) && (schema.Definition != nil || !schema.Schema.Equal(schemaRef("input/candidate"))) {
+				c.refuse(annotations.Loc(), "the input of a rule is schema.input.candidate, and no other: name that one, or none")
+			}
+		}
+	}
 }
 
 var denyTerm = ast.StringTerm("deny")

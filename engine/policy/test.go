@@ -231,6 +231,8 @@ func parseTests(bundles []*unpacked, reduced *ast.Capabilities) (modules map[str
 			case !owns(u, module.Package.Path):
 				problems = append(problems, problemAt(module.Package.Loc(), fmt.Sprintf(
 					"the package %s lies outside of the roots of the bundle", module.Package.Path)))
+			case len(unbounded(module)) > 0:
+				problems = append(problems, unbounded(module)...)
 			default:
 				modules[file] = module
 				if !u.tested {
