@@ -180,6 +180,9 @@ func exchange(file string) (stop func() int, err error) {
 	if err != nil {
 		return nil, err
 	}
+	write := func(text string) bool {
+		return os.WriteFile(file+".next", []byte(text), 0o600) == nil && os.Rename(file+".next", file) == nil
+	}
 	done, counted := make(chan struct{}), make(chan int)
 	go func() {
 		n := 0
@@ -188,11 +191,12 @@ func exchange(file string) (stop func() int, err error) {
 		for {
 			select {
 			case <-done:
+				write(string(text)) // as it was, for the next round
 				counted <- n
 				return
 			case <-tick.C:
 				settings := fmt.Sprintf("policy:\n  settings: {allow_list: {providers: [mock, other-%d]}}\n", time.Now().UnixNano())
-				if os.WriteFile(file+".next", []byte(strings.Replace(string(text), "policy:\n", settings, 1)), 0o600) == nil && os.Rename(file+".next", file) == nil {
+				if write(strings.Replace(string(text), "policy:\n", settings, 1)) {
 					n++
 				}
 			}
