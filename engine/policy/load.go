@@ -70,9 +70,9 @@ func guarded[T any](ctx context.Context, do func(context.Context) (T, error)) (r
 		err    error
 	}
 	limited, cancel := context.WithTimeout(ctx, maxLoad)
+	defer cancel() // not before the outcome is read: what has ended is not late
 	ended := make(chan outcome, 1)
 	go func() {
-		defer cancel()
 		var o outcome
 		defer func() {
 			if recover() != nil {
