@@ -19,7 +19,6 @@ import (
 const (
 	maxWritten = 4 << 10 // bytes of one text in a module or in data: what is quadratic in it, such as some regular expressions, takes 0.1 s
 	maxPattern = 10_000  // instructions of a regular expression: some 400 kB, compiled in some ms
-	maxModule  = 1 << 20 // bytes of one module: some hundred times a long one
 	maxBody    = 1_000   // expressions of one body: OPA's time to order them is quadratic
 	maxNesting = 8       // comprehensions within comprehensions: OPA's time to compile them doubles with each
 	maxTerms   = 64      // calls and collections within each other, likewise

@@ -70,7 +70,7 @@ func mocks(module *ast.Module) (problems []Problem) {
 		}
 		return false
 	})
-	return append(problems, disguised(module)...)
+	return problems
 }
 
 // disguised finds built-ins that a `with` puts in the place of something else, under whose name nobody looks at what they are given.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -136,7 +137,7 @@ func matchSchema(ctx context.Context, value, schema any) error {
 	for _, found := range answer[1].([]any) {
 		wrong = append(wrong, fmt.Sprint(found.(map[string]any)["error"]))
 	}
-	return fmt.Errorf("%s", strings.Join(wrong[:min(len(wrong), maxWrong)], "; "))
+	return errors.New(strings.Join(wrong[:min(len(wrong), maxWrong)], "; "))
 }
 
 // maxWrong bounds the faults of one document that are told: an author mends them one after the other.
