@@ -56,6 +56,10 @@ func (op *admit) decide(ctx context.Context, b *batch) error {
 	if row, ok := b.rows.Holds[op.Hold]; ok {
 		return op.again(b, row)
 	}
+	if admittedAt := op.probeOut(b); op.Unheld && !admittedAt.IsZero() {
+		op.hold = Hold{Probe: true, AdmittedAt: admittedAt}
+		return nil
+	}
 	if err := op.checkCall(b); err != nil {
 		return err
 	}
@@ -108,7 +112,7 @@ func (op *admit) explain(ctx context.Context, b *batch) (*LimitError, error) {
 
 // answer is what the caller is told of its hold.
 func (op *admit) answer(b *batch, row HoldRow) {
-	op.hold = Hold{ID: row.ID, Token: row.Token, Deadline: row.Deadline}
+	op.hold = Hold{ID: row.ID, Token: row.Token, Deadline: row.Deadline, AdmittedAt: row.AdmittedAt, Probe: !op.probeOut(b).IsZero()}
 	if op.Replaces != nil {
 		op.hold.Replaced = b.rows.Holds[op.Replaces.Hold].Charge
 	}
@@ -116,11 +120,24 @@ func (op *admit) answer(b *batch, row HoldRow) {
 
 // again answers an admission whose hold exists already.
 func (op *admit) again(b *batch, row HoldRow) error {
-	if op.Call != nil && row.Call != op.Call.ID || row.State != HoldLive {
+	if row.State != HoldLive || !op.isFor(row) {
 		return ErrState
 	}
 	op.answer(b, row)
 	return nil
+}
+
+// isFor says whether a hold was made by this very admission.
+func (op *admit) isFor(row HoldRow) bool {
+	if op.Call != nil && row.Call != op.Call.ID || row.Source != op.Source || row.Provider != op.Provider || !row.Reserve.equals(op.Reserve) {
+		return false
+	}
+	for _, claim := range op.Claims {
+		if !slices.Contains(row.Accounts, claim.Account) {
+			return false
+		}
+	}
+	return len(row.Accounts) == len(op.Claims)
 }
 
 // checkCall sees that the call is new, or runs and its last attempt is being replaced.
@@ -149,6 +166,9 @@ func (op *admit) checkReplaced(b *batch) (*HoldRow, error) {
 	hold, ok := b.rows.Holds[op.Replaces.Hold]
 	if !ok || hold.State != HoldLive || !b.isNewest(hold, op.Replaces.Token) {
 		return nil, ErrState
+	}
+	if err := hold.checkCost(op.Replaces.Consumption); err != nil {
+		return nil, err
 	}
 	return &hold, nil
 }
@@ -348,7 +368,9 @@ func (op *admit) apply(b *batch, at time.Time) error {
 		b.setAccount(claim.Account, row)
 		hold.Accounts = append(hold.Accounts, claim.Account)
 	}
+	probe := op.pass(b, &hold)
 	if op.Unheld {
+		op.hold = Hold{AdmittedAt: b.rows.Now, Probe: probe}
 		return nil
 	}
 	if op.Call != nil {
@@ -362,7 +384,6 @@ func (op *admit) apply(b *batch, at time.Time) error {
 	if op.Price != nil {
 		b.changes.Prices[op.Price.ID()] = *op.Price
 	}
-	op.pass(b, &hold)
 	b.setHold(hold)
 	op.answer(b, hold)
 	return nil

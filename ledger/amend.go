@@ -45,28 +45,35 @@ func validateText(name, text string, most int) error {
 	return nil
 }
 
-// begin says whether the amendment was made already. Its id then stands for the same content, or the answer is [ErrState].
-func (a *Amendment) begin(b *batch, content any) (made bool, err error) {
+// amendmentOf is the row of what is done once.
+func amendmentOf(content any) (AmendmentRow, error) {
 	text, err := json.Marshal(content)
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return AmendmentRow{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	row := AmendmentRow{Digest: sha256.Sum256(text)}
-	before, made := b.rows.Amendments[a.ID]
+	return AmendmentRow{Digest: sha256.Sum256(text)}, nil
+}
+
+// isMade says whether what bears an id was made already. The id then stands for the same content, or the answer is [ErrState].
+func (b *batch) isMade(id uuid.UUID, content any) (made bool, err error) {
+	row, err := amendmentOf(content)
+	if err != nil {
+		return false, err
+	}
+	before, made := b.rows.Amendments[id]
 	if made && before != row {
-		return false, fmt.Errorf("%w: amendment %s was another one", ErrState, a.ID)
+		return false, fmt.Errorf("%w: what was made under %s was another one", ErrState, id)
 	}
 	return made, nil
 }
 
-// made books the amendment, so that it is not made again.
-func (a *Amendment) made(b *batch, content any) {
-	text, _ := json.Marshal(content) // begin has marshalled it
-	row := AmendmentRow{Digest: sha256.Sum256(text)}
+// setMade notes what bears an id, so that it is not made again.
+func (b *batch) setMade(id uuid.UUID, content any) {
+	row, _ := amendmentOf(content) // isMade has made it
 	if b.rows.Amendments == nil {
 		b.rows.Amendments = map[uuid.UUID]AmendmentRow{}
 	}
-	b.rows.Amendments[a.ID], b.changes.Amendments[a.ID] = row, row
+	b.rows.Amendments[id], b.changes.Amendments[id] = row, row
 }
 
 // Reset has everything that accounts have used so far leave every window at once. What is held stays held, windows stay open, and
@@ -97,7 +104,7 @@ func (op *reset) keys(keys *Keys, _ time.Time) {
 }
 
 func (op *reset) decide(_ context.Context, b *batch) error {
-	if made, err := op.begin(b, op); made || err != nil {
+	if made, err := b.isMade(op.ID, op); made || err != nil {
 		return err
 	}
 	for _, account := range op.Of {
@@ -113,7 +120,7 @@ func (op *reset) decide(_ context.Context, b *batch) error {
 		b.setAccount(account, row)
 		body.Accounts[account] = row.Floor
 	}
-	op.made(b, op)
+	b.setMade(op.ID, op)
 	return b.record(ResetRecord, uuid.Nil, at, body)
 }
 
@@ -172,7 +179,7 @@ func (op *correct) keys(keys *Keys, _ time.Time) {
 }
 
 func (op *correct) decide(ctx context.Context, b *batch) error {
-	if made, err := op.begin(b, op.Correction); made || err != nil {
+	if made, err := b.isMade(op.ID, op.Correction); made || err != nil {
 		return err
 	}
 	body := CorrectionBody{Amendment: op.Amendment, Hold: op.Hold, Tokens: op.Tokens, NanoUSD: op.NanoUSD, NanoCredits: op.NanoCredits}
@@ -186,7 +193,7 @@ func (op *correct) decide(ctx context.Context, b *batch) error {
 	}
 	at := b.dated(b.rows.Now, op.Accounts)
 	body.Accounts, body.Totals = b.postAll(op.Accounts, op.charge(), at)
-	op.made(b, op.Correction)
+	b.setMade(op.ID, op.Correction)
 	return b.record(CorrectionRecord, uuid.Nil, at, body)
 }
 
@@ -224,6 +231,6 @@ func (op *correct) takeBack(ctx context.Context, b *batch, body CorrectionBody) 
 	}
 	hold.Refunded = true
 	b.setHold(hold)
-	op.made(b, op.Correction)
+	b.setMade(op.ID, op.Correction)
 	return b.record(CorrectionRecord, hold.Call, b.rows.Now, body)
 }

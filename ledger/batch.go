@@ -181,7 +181,9 @@ func (b *batch) finish(hold HoldRow, ending Ending, state HoldState, consumption
 		}
 	}
 	if consumption != nil {
-		if err := b.record(ChargeRecord, hold.Call, at, hold.chargeBody(amounts)); err != nil {
+		body := hold.chargeBody(amounts)
+		body.ToldNanoUSD = consumption.NanoUSD
+		if err := b.record(ChargeRecord, hold.Call, at, body); err != nil {
 			return Charge{}, err
 		}
 	}
@@ -224,7 +226,7 @@ func (h *HoldRow) amounts(consumption *Consumption) (map[Account]int64, Charge, 
 		return amounts, Charge{}, nil
 	}
 	charge := Charge{Estimated: consumption.Estimated && consumption.Usage != nil, UnknownUsage: consumption.Usage == nil}
-	used, err := h.consumed(consumption.Usage)
+	used, err := h.consumed(consumption)
 	switch {
 	case errors.Is(err, ErrUnpriced): // what is known of the cost, but never less than what was held for it
 		charge.UnknownUsage = true
@@ -251,8 +253,17 @@ func (h *HoldRow) amounts(consumption *Consumption) (map[Account]int64, Charge, 
 	return amounts, charge, nil
 }
 
-// consumed is usage in every unit; unknown usage is what was held. It returns [ErrUnpriced] with what is known of the cost.
-func (h *HoldRow) consumed(usage *Usage) (used Charge, err error) {
+// checkCost returns [ErrInvalid] for a cost that is told of a hold whose price says it.
+func (h *HoldRow) checkCost(consumption *Consumption) error {
+	if consumption != nil && consumption.NanoUSD != nil && h.Price != nil {
+		return fmt.Errorf("%w: the cost of what has a price is computed, and not told", ErrInvalid)
+	}
+	return nil
+}
+
+// consumed is what was used in every unit; unknown usage is what was held. It returns [ErrUnpriced] with what is known of the cost.
+func (h *HoldRow) consumed(consumption *Consumption) (used Charge, err error) {
+	usage := consumption.Usage
 	if usage == nil {
 		for _, unit := range Units {
 			if held := h.Reserve.Of(unit); held != nil {
@@ -269,8 +280,11 @@ func (h *HoldRow) consumed(usage *Usage) (used Charge, err error) {
 			return used, err
 		}
 	}
-	if h.Price != nil {
+	switch {
+	case h.Price != nil:
 		used.NanoUSD, err = h.Price.Cost(*usage)
+	case consumption.NanoUSD != nil:
+		used.NanoUSD = *consumption.NanoUSD
 	}
 	return used, err
 }

@@ -59,7 +59,8 @@ type Attempt struct {
 
 // Outcome is how an attempt ended.
 type Outcome struct {
-	// Result is "success", "error", "abort" (the caller went away) or "expired"; empty while the attempt runs.
+	// Result is "success", "error", "abort" (the caller went away), "early_close" (it closed the answer before its end) or "expired";
+	// empty while the attempt runs.
 	Result string
 	// Reason says more where Result is not "success".
 	Reason string
@@ -69,10 +70,11 @@ type Outcome struct {
 
 // The results of an attempt.
 const (
-	Success = "success"
-	Errored = "error"
-	Aborted = "abort"
-	Expired = "expired"
+	Success     = "success"
+	Errored     = "error"
+	Aborted     = "abort"
+	EarlyClosed = "early_close"
+	Expired     = "expired"
 )
 
 // Charge is what a hold became.

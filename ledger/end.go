@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,7 +32,7 @@ func (op *renew) decide(_ context.Context, b *batch) error {
 	hold.Deadline = later(hold.Deadline, b.rows.Now.Add(op.ttl))
 	hold.Token++
 	b.setHold(hold)
-	op.hold = Hold{ID: hold.ID, Token: hold.Token, Deadline: hold.Deadline}
+	op.hold = Hold{ID: hold.ID, Token: hold.Token, Deadline: hold.Deadline, AdmittedAt: hold.AdmittedAt}
 	return nil
 }
 
@@ -54,8 +56,11 @@ func (e *Ending) keys(keys *Keys) {
 func (op *end) decide(_ context.Context, b *batch) error {
 	op.charge = Charge{}
 	hold, ok := b.rows.Holds[op.Hold]
-	if !ok {
+	if !ok || !op.isOf(&hold) {
 		return ErrState
+	}
+	if err := hold.checkCost(op.consumption); err != nil {
+		return err
 	}
 	digest := op.digest(op.consumption)
 	switch {
@@ -76,6 +81,11 @@ func (op *end) decide(_ context.Context, b *batch) error {
 	return err
 }
 
+// isOf says whether the hold is its caller's, as far as that is asked.
+func (e *Ending) isOf(hold *HoldRow) bool {
+	return (e.Account == Account{} || slices.Contains(hold.Accounts, e.Account)) && (e.Provider == "" || e.Provider == hold.Provider)
+}
+
 // late answers a settlement of a hold that has expired and was charged. A known usage lowers the charge once, if the ledger
 // allows it and it is not too late; the refund leaves the windows together with its charge.
 func (op *end) late(b *batch, hold HoldRow) error {
@@ -87,7 +97,7 @@ func (op *end) late(b *batch, hold HoldRow) error {
 	if usage == nil || op.consumption.Estimated || hold.Refunded || b.rows.Now.Sub(hold.EndedAt) > b.lateRefund || b.lateRefund == 0 {
 		return nil
 	}
-	used, err := hold.consumed(usage)
+	used, err := hold.consumed(op.consumption)
 	if err != nil { // what cannot be priced lowers nothing, either
 		return err
 	}
@@ -104,7 +114,7 @@ func (op *end) late(b *batch, hold HoldRow) error {
 	}
 	b.setHold(hold)
 	body := hold.chargeBody(refunds)
-	body.Refund = true
+	body.Refund, body.ToldNanoUSD = true, op.consumption.NanoUSD
 	op.charge = hold.Charge
 	return b.record(ChargeRecord, hold.Call, b.rows.Now, body)
 }
@@ -134,9 +144,23 @@ func (e *Ending) digest(consumption *Consumption) [32]byte {
 // post is the operation behind [Ledger.Post].
 type post struct{ Posting }
 
-func (op *post) keys(keys *Keys, _ time.Time) { keys.Accounts = append(keys.Accounts, op.Accounts...) }
+func (op *post) keys(keys *Keys, _ time.Time) {
+	keys.Accounts = append(keys.Accounts, op.Accounts...)
+	if op.ID != uuid.Nil {
+		keys.Amendments = append(keys.Amendments, op.ID)
+		keys.Holds = append(keys.Holds, op.ID)
+	}
+}
 
 func (op *post) decide(_ context.Context, b *batch) error {
+	if op.ID != uuid.Nil {
+		if _, held := b.rows.Holds[op.ID]; held {
+			return fmt.Errorf("%w: %s is the id of a hold", ErrState, op.ID)
+		}
+		if made, err := b.isMade(op.ID, op.Posting); made || err != nil {
+			return err
+		}
+	}
 	tokens, err := op.Usage.Tokens()
 	if err != nil {
 		return err
@@ -147,12 +171,20 @@ func (op *post) decide(_ context.Context, b *batch) error {
 		}
 	}
 	at := b.dated(b.rows.Now, op.Accounts)
+	for _, account := range op.Accounts {
+		row := b.rows.Accounts[account]
+		row.open(op.Limits[account], at)
+		b.setAccount(account, row)
+	}
 	charge := Charge{Tokens: tokens, NanoUSD: op.NanoUSD, NanoCredits: op.NanoCredits}
 	body := ChargeBody{
-		Source: op.Source, Provider: op.Provider, Usage: &op.Usage,
+		Posting: op.ID, Source: op.Source, Provider: op.Provider, Usage: &op.Usage,
 		Tokens: tokens, NanoUSD: op.NanoUSD, NanoCredits: op.NanoCredits,
 	}
 	body.Accounts, body.Totals = b.postAll(op.Accounts, charge, at)
+	if op.ID != uuid.Nil {
+		b.setMade(op.ID, op.Posting)
+	}
 	return b.record(ChargeRecord, uuid.Nil, at, body)
 }
 

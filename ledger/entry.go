@@ -69,17 +69,19 @@ func (e *entry) lowered() uuid.UUID {
 	return uuid.Nil
 }
 
-// amendment is what a person did; nil if nobody did.
-func (e *entry) amendment() *Amendment {
+// made is the id of what is done once: what a person did, or a posting that bears one; zero for anything else.
+func (e *entry) made() uuid.UUID {
 	switch {
+	case e.charge != nil:
+		return e.charge.Posting
 	case e.correction != nil:
-		return &e.correction.Amendment
+		return e.correction.ID
 	case e.reset != nil:
-		return &e.reset.Amendment
+		return e.reset.ID
 	case e.closing != nil:
-		return &e.closing.Amendment
+		return e.closing.ID
 	}
-	return nil
+	return uuid.Nil
 }
 
 // amounts are what the entry charged to accounts, below 0 what it took back, and the totals that name the charges.

@@ -16,6 +16,8 @@ var (
 	ErrExpired = fmt.Errorf("%w: the hold has expired", ErrState)
 	// ErrBusy is returned when more waits than can be worked off: try again later. Nothing was done.
 	ErrBusy = errors.New("the ledger is busy")
+	// ErrCircuits is the [ErrBusy] of an admission under a circuit that could not be remembered: as many as the store keeps are open.
+	ErrCircuits = fmt.Errorf("%w: no further circuit can be remembered", ErrBusy)
 	// ErrUnavailable is returned when the store cannot answer. An operation that is repeated under the same id is done once.
 	ErrUnavailable = errors.New("the ledger's store cannot answer")
 	// ErrUnknown is the [ErrUnavailable] of an operation of which it is not known whether it was done. With any other, it was not.

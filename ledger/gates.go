@@ -36,13 +36,17 @@ const (
 	Healthy Health = "healthy"
 	// Failing says that it failed, and would have failed others.
 	Failing Health = "failing"
+	// Unsaid is nothing that a circuit hears: somebody else will tell it, by [Ledger.Report]. A probe that ends so stays out, and its
+	// time runs on.
+	Unsaid Health = "unsaid"
 )
 
 func (h Health) validate() error {
-	if h != Neutral && h != Healthy && h != Failing {
-		return fmt.Errorf("%w: unknown health %q", ErrInvalid, string(h))
+	switch h {
+	case Neutral, Healthy, Failing, Unsaid:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%w: unknown health %q", ErrInvalid, string(h))
 }
 
 func (r Rate) validate() error {
@@ -71,11 +75,8 @@ func (c Circuit) validate() error {
 	return nil
 }
 
-// validateGates returns [ErrInvalid] for rates and a circuit that cannot be, and for an admission that they could not hear of again.
+// validateGates returns [ErrInvalid] for rates and a circuit that cannot be.
 func (a *Admission) validateGates() error {
-	if a.Unheld && (len(a.Rates) > 0 || a.Circuit != nil) {
-		return fmt.Errorf("%w: an admission without a hold has no rates and no circuit: they take back what is given back", ErrInvalid)
-	}
 	seen := make(map[string]bool, len(a.Rates))
 	for _, rate := range a.Rates {
 		if err := rate.validate(); err != nil {
@@ -134,12 +135,12 @@ func (op *admit) checkGates(b *batch, replaced *HoldRow) error {
 	if op.Circuit == nil {
 		return nil
 	}
-	row, known := b.rows.Circuits[op.Circuit.Key]
-	if !known && b.rows.CircuitsFull {
-		return fmt.Errorf("%w: no further circuit can be remembered", ErrBusy)
+	if err := b.hasCircuit(op.Circuit.Key); err != nil {
+		return err
 	}
+	row := b.rows.Circuits[op.Circuit.Key]
 	if replaced != nil && replaced.Circuit != nil && replaced.Circuit.Key == op.Circuit.Key {
-		row = row.hears(replaced, &op.Replaces.Ending, b.rows.Now)
+		row = row.hears(replaced.report(&op.Replaces.Ending), b.rows.Now)
 	}
 	if b.rows.Now.Before(row.RetryAt) {
 		return &CircuitError{Key: op.Circuit.Key, RetryAfter: row.RetryAt.Sub(b.rows.Now)}
@@ -147,40 +148,65 @@ func (op *admit) checkGates(b *batch, replaced *HoldRow) error {
 	return nil
 }
 
-// pass counts an admitted hold under its rates. If the circuit is open the hold is its probe.
-func (op *admit) pass(b *batch, hold *HoldRow) {
+// pass counts an admission under its rates. If the circuit is open the admission is its probe, which the answer says.
+func (op *admit) pass(b *batch, hold *HoldRow) (probe bool) {
 	for _, rate := range op.Rates {
 		b.setRate(rate.Key, rate.count(b.rows.Rates[rate.Key], b.rows.Now))
 		hold.Rates = append(hold.Rates, rate.Key)
 	}
 	if op.Circuit == nil {
-		return
+		return false
 	}
 	circuit := *op.Circuit
 	hold.Circuit = &circuit
 	row := b.rows.Circuits[circuit.Key]
 	if row.RetryAt.IsZero() {
-		return
+		return false
 	}
 	row.Probe, row.ProbeUntil = hold.ID, b.rows.Now.Add(circuit.CoolDown)
 	row.RetryAt = row.ProbeUntil.Add(circuit.CoolDown)
 	b.setCircuit(circuit.Key, row)
+	return true
+}
+
+// probeOut is when an admission was let through as the probe of its circuit, which is out still; zero if it is not that probe.
+func (op *admit) probeOut(b *batch) time.Time {
+	if op.Circuit == nil {
+		return time.Time{}
+	}
+	row := b.rows.Circuits[op.Circuit.Key]
+	if row.Probe != op.Hold || !b.rows.Now.Before(row.ProbeUntil) {
+		return time.Time{}
+	}
+	return row.ProbeUntil.Add(-op.Circuit.CoolDown)
 }
 
 // tellGates tells a hold's rates and circuit of its end. They hear nothing of one that expires: its rates have counted it, and its
 // probe is not heard of.
 func (b *batch) tellGates(hold *HoldRow, ending *Ending) {
-	if hold.State == HoldExpired {
-		return
+	if hold.State != HoldExpired {
+		b.tell(hold.report(ending))
 	}
-	if ending.Unused {
-		for _, key := range hold.Rates {
-			b.setRate(key, b.rows.Rates[key].without(hold.AdmittedAt, b.rows.Now))
+}
+
+// tell tells rates and a circuit what is reported of an attempt.
+func (b *batch) tell(report *Report) {
+	if report.Unused {
+		for _, key := range report.Rates {
+			b.setRate(key, b.rows.Rates[key].without(report.AdmittedAt, b.rows.Now))
 		}
 	}
-	if hold.Circuit != nil {
-		b.setCircuit(hold.Circuit.Key, b.rows.Circuits[hold.Circuit.Key].hears(hold, ending, b.rows.Now))
+	if report.Circuit != nil {
+		b.setCircuit(report.Circuit.Key, b.rows.Circuits[report.Circuit.Key].hears(report, b.rows.Now))
 	}
+}
+
+// hasCircuit returns [ErrCircuits] if a circuit is not known and could not be remembered.
+func (b *batch) hasCircuit(key string) error {
+	if _, known := b.rows.Circuits[key]; !known && b.rows.CircuitsFull {
+		return ErrCircuits
+	}
+	return nil
 }
 
 // setRate writes a row if it has changed.
@@ -239,23 +265,22 @@ func (r RateRow) without(begun, now time.Time) RateRow {
 	return r
 }
 
-// hears is the row after the end of a hold. While the circuit is open it listens to nobody but the probe that is out, and in its time;
-// to its success also later, as long as no other is out: an answer may take longer than a cool-down.
-func (r CircuitRow) hears(hold *HoldRow, ending *Ending, now time.Time) CircuitRow {
-	health := ending.Health
-	if ending.Unused {
-		health = Neutral
-	}
-	closed, probe := r.RetryAt.IsZero(), hold.ID == r.Probe && (now.Before(r.ProbeUntil) || health == Healthy)
+// hears is the row after a report. While the circuit is open it listens to nobody but the probe that is out, and in its time; to its
+// success also later, as long as no other is out: an answer may take longer than a cool-down. A report that names no attempt is no
+// probe's.
+func (r CircuitRow) hears(report *Report, now time.Time) CircuitRow {
+	health := report.says()
+	named := report.Attempt != uuid.Nil && report.Attempt == r.Probe
+	closed, probe := r.RetryAt.IsZero(), named && (now.Before(r.ProbeUntil) || health == Healthy)
 	switch {
-	case !closed && !probe:
+	case health == Unsaid, !closed && !probe:
 		return r
 	case health == Healthy:
 		return CircuitRow{}
 	case health == Failing:
 		r.Failures++
-		if probe || r.Failures >= hold.Circuit.Threshold {
-			r.RetryAt = now.Add(hold.Circuit.CoolDown)
+		if probe || r.Failures >= report.Circuit.Threshold {
+			r.RetryAt = now.Add(report.Circuit.CoolDown)
 		}
 	case probe: // it is given back, and the next one may go at once
 		r.RetryAt = now

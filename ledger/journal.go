@@ -43,13 +43,17 @@ type Record struct {
 
 // ChargeBody is the body of a charge record: all that is needed to compute the charge again by hand.
 type ChargeBody struct {
-	Hold     uuid.UUID `json:"hold,omitzero"`
+	Hold uuid.UUID `json:"hold,omitzero"`
+	// Posting is the id of a charge without a hold, if it has one.
+	Posting  uuid.UUID `json:"posting,omitzero"`
 	Source   string    `json:"source,omitempty"`
 	Provider string    `json:"provider,omitempty"`
 	// Usage is null where it is not known and what was held was charged.
 	Usage *Usage `json:"usage"`
 	// Price is in pico-USD per token; null where the candidate had none.
 	Price *Price `json:"price"`
+	// ToldNanoUSD is what the usage cost as its owner knew it; absent where nobody said, as wherever there is a price.
+	ToldNanoUSD *int64 `json:"told_nano_usd,omitempty"`
 	// CreditRate is null where the candidate takes no credits.
 	CreditRate *CreditRate `json:"credit_rate"`
 	// Tokens, NanoUSD and NanoCredits are the charge.

@@ -13,6 +13,7 @@
 // Some words:
 //   - A [Rate] is how often something may begin: so many times in a window that opens with the first.
 //   - A [Circuit] leaves alone what failed again and again: it opens, lets a probe through after a while, and closes with a success.
+//   - A report says of an attempt what the end of its hold does not, or that of one that had none.
 //   - A sweep looks for holds that are due and ends them, also when nobody calls; of several processes on a store one sweeps.
 //   - A suspension is a time in which no hold expires, since owners could not renew theirs: after an outage, or a step of the clock.
 //
@@ -23,6 +24,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -193,7 +196,8 @@ type Claim struct {
 
 // Admission asks to contact one candidate.
 type Admission struct {
-	// Hold is the caller's id for the hold, new for each candidate: admitting it again returns the first answer.
+	// Hold is the caller's id for the hold, new for each candidate: the same admission again returns the first answer, and another one
+	// under its id is [ErrState].
 	Hold uuid.UUID
 	// Call is the call that it is for: created by its first admission. nil for a host that has no calls.
 	Call *Call
@@ -206,24 +210,30 @@ type Admission struct {
 	CreditRate *CreditRate
 	Reserve    Reserve
 	Claims     []Claim
-	// Rates are how often the like of it may begin. Circuit stands before the candidate; nil if none does.
+	// Rates are how often the like of it may begin. Circuit stands before the candidate; nil if none does. Without a hold they hear of
+	// the attempt by [Ledger.Report].
 	Rates   []Rate
 	Circuit *Circuit
 	// TTL is how long the hold lives unless renewed. Defaults to the ledger's.
 	TTL time.Duration
 	// Unheld checks the limits as they stand and makes no hold: for a call that reserves nothing and is charged directly.
-	// Calls that run in parallel can then pass a limit together.
+	// Calls that run in parallel can then pass a limit together. Admitted again, it counts under its rates again; unless it is the probe
+	// of its circuit, which is known while it is out.
 	Unheld bool
 	// Decision is the body of the decision record that is committed with the hold. Optional.
 	Decision []byte
 }
 
-// Hold is what an admission obtained.
+// Hold is what an admission obtained. Without a hold its id, token and deadline are zero.
 type Hold struct {
 	ID uuid.UUID
 	// Token must be presented to renew, settle or release; a renewal makes a new one and the old one worthless.
 	Token    int64
 	Deadline time.Time
+	// AdmittedAt is the store's clock at the admission: a [Report] tells by it what rates have counted.
+	AdmittedAt time.Time
+	// Probe says that the circuit is open, and that this admission is its probe. An admission's answer says so, a renewal's does not.
+	Probe bool
 	// Replaced is what the hold before it was charged, if this one was admitted in its place.
 	Replaced Charge
 }
@@ -242,6 +252,7 @@ func (l *Ledger) Admit(ctx context.Context, admission Admission) (Hold, error) {
 		return Hold{}, err
 	}
 	op := &admit{Admission: admission}
+	op.detach()
 	if op.Replaces != nil {
 		replaced := *op.Replaces
 		replaced.clean()
@@ -274,6 +285,38 @@ func (l *Ledger) explain(ctx context.Context, op *admit, denial *LimitError) err
 	return explained
 }
 
+// detach copies what the caller may change later, although the hold was made for it as it is now.
+func (a *Admission) detach() {
+	a.Reserve = a.Reserve.clone()
+	a.Price = a.Price.clone()
+	if a.CreditRate != nil {
+		rate := *a.CreditRate
+		rate.Tiers = maps.Clone(rate.Tiers)
+		a.CreditRate = &rate
+	}
+}
+
+func (r Reserve) clone() Reserve {
+	amounts := new([3]int64)
+	for i, amount := range []**int64{&r.Tokens, &r.NanoUSD, &r.NanoCredits} {
+		if *amount != nil {
+			amounts[i] = **amount
+			*amount = &amounts[i]
+		}
+	}
+	return r
+}
+
+func (r Reserve) equals(other Reserve) bool {
+	for _, unit := range Units {
+		own, others := r.Of(unit), other.Of(unit)
+		if (own == nil) != (others == nil) || own != nil && *own != *others {
+			return false
+		}
+	}
+	return true
+}
+
 func (a *Admission) validate() error {
 	for _, amount := range []*int64{a.Reserve.Tokens, a.Reserve.NanoUSD, a.Reserve.NanoCredits} {
 		if amount != nil && (*amount < 0 || *amount > NanoUSDMax) {
@@ -288,6 +331,11 @@ func (a *Admission) validate() error {
 	}
 	if err := a.validateGates(); err != nil {
 		return err
+	}
+	if a.Replaces != nil {
+		if err := a.Replaces.Consumption.validate(); err != nil {
+			return err
+		}
 	}
 	if err := a.Call.validate(); err != nil {
 		return err
@@ -312,22 +360,30 @@ func (a *Admission) validate() error {
 		return err
 	}
 	for _, claim := range a.Claims {
-		if err := OneMonth(claim.Limits); err != nil {
+		if err := validateLimits(claim.Limits); err != nil {
 			return err
 		}
-		for _, limit := range claim.Limits {
-			if limit.Window == nil {
-				return fmt.Errorf("%w: a limit needs a window", ErrInvalid)
-			}
-			if err := limit.Window.Validate(); err != nil {
-				return fmt.Errorf("%w: %w", ErrInvalid, err)
-			}
-			if limit.Spendable < 0 || limit.Final < 0 || max(limit.Spendable, limit.Final) > limit.Max {
-				return fmt.Errorf("%w: what may be spent of a limit must be within 0 and the limit", ErrInvalid)
-			}
-			if limit.Max < 0 || limit.Max > NanoUSDMax {
-				return fmt.Errorf("%w: a limit must be within 0 and 2^62", ErrInvalid)
-			}
+	}
+	return nil
+}
+
+// validateLimits returns [ErrInvalid] for an account's limits that cannot be.
+func validateLimits(limits []Limit) error {
+	if err := OneMonth(limits); err != nil {
+		return err
+	}
+	for _, limit := range limits {
+		if limit.Window == nil {
+			return fmt.Errorf("%w: a limit needs a window", ErrInvalid)
+		}
+		if err := limit.Window.Validate(); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+		if limit.Spendable < 0 || limit.Final < 0 || max(limit.Spendable, limit.Final) > limit.Max {
+			return fmt.Errorf("%w: what may be spent of a limit must be within 0 and the limit", ErrInvalid)
+		}
+		if limit.Max < 0 || limit.Max > NanoUSDMax {
+			return fmt.Errorf("%w: a limit must be within 0 and 2^62", ErrInvalid)
 		}
 	}
 	return nil
@@ -358,9 +414,13 @@ func (l *Ledger) Renew(ctx context.Context, id uuid.UUID, token int64, ttl time.
 
 // Ending ends a hold and the attempt that it was for.
 type Ending struct {
-	Hold    uuid.UUID
-	Token   int64
-	Outcome Outcome
+	Hold  uuid.UUID
+	Token int64
+	// Account is one of the hold's, and Provider its own: a hold of which that is not so is not its caller's, which is [ErrState]. Left
+	// empty they ask nothing.
+	Account  Account
+	Provider string
+	Outcome  Outcome
 	// State is the call's terminal state. Empty only where a further admission replaces the hold, or there is no call.
 	State State
 	// Health is what the end says of the candidate: the hold's circuit hears it.
@@ -377,6 +437,24 @@ type Consumption struct {
 	Usage *Usage
 	// Estimated says that the usage was counted by the caller: it is charged at most at what was held.
 	Estimated bool
+	// NanoUSD is what the usage cost, as its owner knows it: only for a hold without a price, which would say it. nil is nothing.
+	NanoUSD *int64 `json:",omitempty"` // as if there were none, as in digests that were stored when there was none
+}
+
+// validate returns [ErrInvalid] for a usage that cannot be, and for a cost out of range or of no usage.
+func (c *Consumption) validate() error {
+	if c == nil {
+		return nil
+	}
+	if cost := c.NanoUSD; cost != nil && (c.Usage == nil || *cost < 0 || *cost > NanoUSDMax) {
+		return fmt.Errorf("%w: a cost must be that of a usage, and within 0 and 2^62", ErrInvalid)
+	}
+	if c.Usage != nil {
+		if _, err := c.Usage.Tokens(); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+	}
+	return nil
 }
 
 // Settle ends a hold with a charge. The same settlement again gets the same answer; another one for the same hold gets
@@ -395,20 +473,24 @@ func (l *Ledger) end(ctx context.Context, op *end) (Charge, error) {
 	if err := op.Health.validate(); err != nil {
 		return Charge{}, err
 	}
-	op.clean()
-	if c := op.consumption; c != nil && c.Usage != nil {
-		if _, err := c.Usage.Tokens(); err != nil {
-			return Charge{}, fmt.Errorf("%w: %w", ErrInvalid, err)
-		}
+	if err := op.consumption.validate(); err != nil {
+		return Charge{}, err
 	}
+	op.clean()
 	err := l.do(ctx, laneEnd, op)
 	return op.charge, err
 }
 
 // Posting is a charge without a hold.
 type Posting struct {
+	// ID is the caller's, new for each posting: the same one again is made once, for as long as its record is kept; another under its
+	// id is [ErrState], and so is one under the id of a hold. Of postings without an id each is made.
+	ID       uuid.UUID
 	Accounts []Account
-	Usage    Usage
+	// Limits are those of the accounts, if they have any. They deny nothing: the charge opens their windows, as an admission would, for it
+	// may be the first use. They are no part of what tells one posting from another.
+	Limits map[Account][]Limit `json:"-"`
+	Usage  Usage
 	// NanoUSD is the cost, NanoCredits what it takes of a subscription.
 	NanoUSD, NanoCredits int64
 	Source, Provider     string
@@ -428,7 +510,18 @@ func (l *Ledger) Post(ctx context.Context, posting Posting) error {
 	if err := validateAccounts(posting.Accounts); err != nil {
 		return err
 	}
-	return l.do(ctx, laneEnd, &post{posting})
+	for _, limits := range posting.Limits {
+		if err := validateLimits(limits); err != nil {
+			return err
+		}
+	}
+	return l.do(ctx, laneEnd, &post{posting.sorted()})
+}
+
+// sorted is the same posting with its accounts in order: by it, it is told from another.
+func (p Posting) sorted() Posting {
+	p.Accounts = slices.SortedFunc(slices.Values(p.Accounts), compareAccounts)
+	return p
 }
 
 // Refuse records a call that was denied: its terminal state and its decision record. It waits among the admissions, since it

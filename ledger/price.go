@@ -66,6 +66,31 @@ type Rates struct {
 	Reasoning     int64 `json:"reasoning"`
 }
 
+// clone copies all of a price that somebody may change; nil stays nil.
+func (p *Price) clone() *Price {
+	if p == nil {
+		return nil
+	}
+	own := *p
+	own.LongContext = p.LongContext.clone()
+	own.UnitCharges = maps.Clone(p.UnitCharges)
+	if own.Tiers = maps.Clone(p.Tiers); own.Tiers != nil {
+		for tier, row := range own.Tiers {
+			row.LongContext = row.LongContext.clone()
+			own.Tiers[tier] = row
+		}
+	}
+	return &own
+}
+
+func (l *LongContext) clone() *LongContext {
+	if l == nil {
+		return nil
+	}
+	own := *l
+	return &own
+}
+
 // IsFree says that nothing costs anything at this price, whatever tier serves a call and whatever units it uses.
 func (p Price) IsFree() bool {
 	rows := append(slices.Collect(maps.Values(p.Tiers)), p.base())

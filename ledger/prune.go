@@ -279,8 +279,8 @@ func (op *prune) collect(entries []entry, rows *Rows) {
 		for _, charge := range e.charges() {
 			op.gone.Charges = append(op.gone.Charges, Mark{charge.Account, charge.Total})
 		}
-		if amendment := e.amendment(); amendment != nil {
-			op.gone.Amendments = append(op.gone.Amendments, amendment.ID)
+		if id := e.made(); id != uuid.Nil {
+			op.gone.Amendments = append(op.gone.Amendments, id)
 		}
 	}
 }

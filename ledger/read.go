@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -122,19 +123,23 @@ func (l *Ledger) ReadSince(ctx context.Context, accounts []Account, since time.T
 // accountsPage is how many accounts are listed at a time.
 const accountsPage = 1000
 
-// Accounts lists the accounts of a scope whose ids begin with a prefix and go on with a letter or a digit.
+// Accounts lists the accounts of a scope whose ids begin with a prefix, which ends with a colon. Accounts are in the order of their
+// texts, where what follows an id, a slash, stands amid what can go on with one: so they are looked for from before the colon on.
 func (l *Ledger) Accounts(ctx context.Context, scope, prefix string) (found []Account, err error) {
+	first := scope + "/" + url.PathEscape(prefix)
 	err = l.store.View(ctx, func(view View) error {
-		for after := (Account{Scope: scope, ID: prefix}); ; {
+		for after := (Account{Scope: scope, ID: strings.TrimSuffix(prefix, ":")}); ; {
 			page, err := view.Accounts(ctx, after, accountsPage)
 			if err != nil || len(page) == 0 {
 				return err
 			}
 			for _, account := range page {
-				if account.Scope != scope || !strings.HasPrefix(account.ID, prefix) {
+				switch text := account.String(); {
+				case strings.HasPrefix(text, first):
+					found = append(found, account)
+				case text > first:
 					return nil
 				}
-				found = append(found, account)
 			}
 			after = page[len(page)-1]
 		}

@@ -100,7 +100,7 @@ func named(keys ledger.Keys, rows *ledger.Rows) locks {
 	addAll(l, keys.Idempotency, func(key ledger.IdempotencyKey) any { return key })
 	addAll(l, keys.Rates, func(key string) any { return rateKey(key) })
 	addAll(l, slices.Collect(maps.Keys(rows.Rates)), func(key string) any { return rateKey(key) })
-	addAll(l, keys.Circuits, func(key string) any { return circuitKey(key) })
+	addAll(l, slices.Concat(keys.Circuits, keys.Counting, keys.Hearing), func(key string) any { return circuitKey(key) })
 	addAll(l, slices.Collect(maps.Keys(rows.Circuits)), func(key string) any { return circuitKey(key) })
 	if keys.Sweep {
 		l[sweepKey{}] = true

@@ -54,6 +54,8 @@ type Store interface {
 	// them, and returns how many went; what may have gone with a commit whose end was not known is not counted.
 	OldActivations(ctx context.Context, before time.Time) ([][32]byte, error)
 	DropActivations(ctx context.Context, before time.Time) (int, error)
+	// Durable says whether what is kept outlives the process.
+	Durable() bool
 	// Close frees what the store opened itself.
 	Close() error
 }
@@ -96,6 +98,9 @@ type Keys struct {
 	Calls    []uuid.UUID
 	Rates    []string
 	Circuits []string
+	// Counting names further circuits, that will count a failure; Hearing those that may hear of anything else: one that nobody knows
+	// has nothing to hear, and is not made.
+	Counting, Hearing []string
 	// Idempotency names calls by owner and key, if they run or have completed.
 	Idempotency []IdempotencyKey
 	// Due asks for the live holds whose deadline has passed by the store's clock, the first [DueMax] by deadline, as Ends does.
@@ -114,7 +119,7 @@ type Keys struct {
 	Marks []Mark
 	// Refunds asks what was refunded of an account's charges above one total and up to another.
 	Refunds []Span
-	// Amendments names what persons did to the books.
+	// Amendments names what persons did to the books, and postings that bear an id.
 	Amendments []uuid.UUID
 	// Page asks for records of a stream.
 	Page Page
@@ -224,7 +229,7 @@ type ChargeRow struct {
 	Amount, Refunded int64
 }
 
-// AmendmentRow is something that a person did to the books, so that it is done once.
+// AmendmentRow is something that a person did to the books, or a posting that bears an id, so that it is done once.
 type AmendmentRow struct {
 	// Digest identifies what was asked for.
 	Digest [32]byte
@@ -251,7 +256,7 @@ type CircuitRow struct {
 	Failures int64
 	// RetryAt is when an open circuit lets a probe through, if it hears nothing of the one that is out; zero while it is closed.
 	RetryAt time.Time
-	// Probe is the hold of the probe that is out, until ProbeUntil; zero if there is none.
+	// Probe is the admission of the probe that is out, until ProbeUntil; zero if there is none.
 	Probe      uuid.UUID
 	ProbeUntil time.Time
 }

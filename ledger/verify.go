@@ -17,8 +17,8 @@ const (
 	NumberingAspect Aspect = "numbering"
 	// HoldAspect: each hold has ended once, as its row says, and its row says what its records do.
 	HoldAspect Aspect = "hold"
-	// ChargeAspect: each charge is what its usage and price make, or what was held, and its outcome tells the same; what was taken back
-	// is part of it.
+	// ChargeAspect: each charge is what its usage and price make, or the cost that was told, or what was held, and its outcome tells the
+	// same; what was taken back is part of it; a posting that bears an id is what stands under it.
 	ChargeAspect Aspect = "charge"
 	// CallAspect: each call has a decision for each attempt and the one terminal state that an outcome gave it.
 	CallAspect Aspect = "call"
@@ -286,7 +286,7 @@ func eachPage(ctx context.Context, view View, writer uuid.UUID, read func([]Reco
 	}
 }
 
-// readPage books a page of records. The rows of the holds of which they tell are read at once.
+// readPage books a page of records. The rows of the holds and postings of which they tell are read at once.
 func (v *verifier) readPage(page []Record) error {
 	var entries []entry
 	for _, record := range page {
@@ -299,8 +299,13 @@ func (v *verifier) readPage(page []Record) error {
 		}
 		entries = append(entries, e)
 	}
-	keys := toldOf(entries)
-	rows, err := v.view.Load(v.ctx, Keys{Holds: keys.Holds})
+	keys := Keys{Holds: toldOf(entries).Holds}
+	for _, e := range entries {
+		if e.charge != nil && e.charge.Posting != uuid.Nil {
+			keys.Amendments = append(keys.Amendments, e.charge.Posting)
+		}
+	}
+	rows, err := v.view.Load(v.ctx, keys)
 	if err != nil {
 		return err
 	}
@@ -373,7 +378,7 @@ func (v *verifier) see(e *entry, rows *Rows) {
 		}
 	case ended == uuid.Nil && e.Call == uuid.Nil:
 		if v.pass == 0 {
-			v.checkDirect(e)
+			v.checkDirect(e, rows)
 		}
 	case v.isMine(mineID(e.Call, ended)):
 		if e.Call != uuid.Nil {

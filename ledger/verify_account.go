@@ -39,8 +39,10 @@ func (v *verifier) checkAccounts() error {
 }
 
 func sortedAccounts[V any](accounts map[Account]V) []Account {
-	return slices.SortedFunc(maps.Keys(accounts), func(a, b Account) int { return strings.Compare(a.String(), b.String()) })
+	return slices.SortedFunc(maps.Keys(accounts), compareAccounts)
 }
+
+func compareAccounts(a, b Account) int { return strings.Compare(a.String(), b.String()) }
 
 func (v *verifier) checkAccount(account Account) error {
 	v.report.Accounts++

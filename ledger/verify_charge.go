@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -11,8 +12,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// checkDirect computes a charge without a hold again.
-func (v *verifier) checkDirect(e *entry) {
+// checkDirect computes a charge without a hold again. The row of one that bears an id says what was posted.
+func (v *verifier) checkDirect(e *entry, rows *Rows) {
 	where := fmt.Sprintf("record %d of stream %s", e.Number, e.Writer)
 	if e.correction != nil {
 		v.checkAmounts(where, e.correction.charge(), e.correction.Accounts)
@@ -26,7 +27,28 @@ func (v *verifier) checkDirect(e *entry) {
 		return
 	}
 	differs(v, ChargeAspect, where, tokens, e.charge.Tokens)
+	if id := e.charge.Posting; id != uuid.Nil {
+		want, _ := amendmentOf(e.charge.posting()) // what was read can be written
+		differs(v, ChargeAspect, fmt.Sprintf("posting %s, %s", id, where), hex.EncodeToString(want.Digest[:]), rowText(rows, id))
+	}
 	v.checkAmounts(where, Charge{Tokens: tokens, NanoUSD: e.charge.NanoUSD, NanoCredits: e.charge.NanoCredits}, e.charge.Accounts)
+}
+
+// rowText is the digest of what was made under an id.
+func rowText(rows *Rows, id uuid.UUID) string {
+	row, made := rows.Amendments[id]
+	if !made {
+		return "none"
+	}
+	return hex.EncodeToString(row.Digest[:])
+}
+
+// posting is what was posted, as it was asked for.
+func (b *ChargeBody) posting() Posting {
+	return Posting{
+		ID: b.Posting, Accounts: sortedAccounts(b.Accounts), Usage: *b.Usage, NanoUSD: b.NanoUSD, NanoCredits: b.NanoCredits,
+		Source: b.Source, Provider: b.Provider,
+	}
 }
 
 // checkAmounts compares what accounts were charged with the charge in their unit.
@@ -36,12 +58,12 @@ func (v *verifier) checkAmounts(where string, charge Charge, accounts map[Accoun
 	}
 }
 
-// checkCharge computes the charge of a hold again: its usage at its price, at most what was held if it was estimated; what was held if
-// the usage is not known.
+// checkCharge computes the charge of a hold again: its usage at its price, or at the cost that was told where it has none, at most what
+// was held if it was estimated; what was held if the usage is not known.
 func (v *verifier) checkCharge(e *entry, row HoldRow) {
 	where := "hold " + row.ID.String()
 	v.checkTerms("its charge tells", e.charge, row)
-	amounts, want, err := row.amounts(&Consumption{Usage: e.charge.Usage, Estimated: e.charge.Estimated})
+	amounts, want, err := row.amounts(&Consumption{Usage: e.charge.Usage, Estimated: e.charge.Estimated, NanoUSD: e.charge.ToldNanoUSD})
 	if err != nil {
 		v.fault(ChargeAspect, where, "a usage that can be charged", err)
 		return
@@ -68,6 +90,9 @@ func (v *verifier) checkTerms(told string, body *ChargeBody, row HoldRow) {
 	v.checkCandidate(told, body.Source, body.Provider, row)
 	differs(v, ChargeAspect, "the price of "+hold, priceID(row.Price), priceID(body.Price))
 	differs(v, ChargeAspect, "the credit rate of "+hold, rateText(row.CreditRate), rateText(body.CreditRate))
+	if told := body.ToldNanoUSD; told != nil && row.Price != nil {
+		v.fault(ChargeAspect, "a cost beside the price of "+hold, "none", *told)
+	}
 	if !maps.Equal(body.Totals, row.Totals) && len(body.Totals) > 0 {
 		v.fault(ChargeAspect, "the charges of "+hold, body.Totals, row.Totals)
 	}
@@ -200,12 +225,12 @@ func (v *verifier) seeLowered(e *entry, row HoldRow) {
 	if e.charge.Usage == nil {
 		return
 	}
-	used, err := row.consumed(e.charge.Usage)
+	used, err := row.consumed(&Consumption{Usage: e.charge.Usage, NanoUSD: e.charge.ToldNanoUSD})
 	if err != nil {
 		v.fault(ChargeAspect, "hold "+row.ID.String(), "a usage that can be charged", err)
 		return
 	}
-	held, _ := row.consumed(nil) // what was held is always in range
+	held, _ := row.consumed(&Consumption{}) // what was held is always in range
 	for account := range row.Totals {
 		want := min(0, used.Of(account.Unit)-held.Of(account.Unit))
 		differs(v, ChargeAspect, fmt.Sprintf("the refund of hold %s in %s", row.ID, account), want, e.charge.Accounts[account])

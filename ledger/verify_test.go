@@ -529,3 +529,86 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 		})
 	}
 }
+
+// toldBooks is a store on which costs were told, of a hold that was settled and of one that had expired, beside a hold with a price and
+// two postings that bear an id, one of which is for nobody.
+func toldBooks(t *testing.T) ledger.Store {
+	clock := ledgertest.NewClock()
+	store := memory.New(clock.Now)
+	l, err := ledger.Open(ledger.Config{Store: store, TTL: time.Minute, LateRefund: time.Hour, Elapsed: clock.Elapsed, SweepEvery: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := func() uuid.UUID { return uuid.Must(uuid.NewV7()) }
+	admit := func(price *ledger.Price) ledger.Ending {
+		t.Helper()
+		nano := int64(1000)
+		hold, err := l.Admit(ctx, ledger.Admission{
+			Hold: id(), Price: price, Reserve: ledger.Reserve{NanoUSD: &nano}, Claims: []ledger.Claim{{Account: aliceTokens}, {Account: aliceUSD}},
+		})
+		check(err)
+		return ledger.Ending{Hold: hold.ID, Token: hold.Token}
+	}
+	settle := func(ending ledger.Ending, told *int64) {
+		t.Helper()
+		_, err := l.Settle(ctx, ending, ledger.Consumption{Usage: &ledger.Usage{Output: 30}, NanoUSD: told})
+		check(err)
+	}
+	cost, refunded := int64(700), int64(200)
+	settle(admit(nil), &cost) // records 1 and 2
+	settle(admit(&ledger.Price{Rates: ledger.Rates{Output: 2000}}), nil)
+	late := admit(nil)
+	clock.Advance(time.Minute)
+	settle(late, &refunded) // it expires first, 5 and 6; the refund is 7
+	check(l.Post(ctx, ledger.Posting{ID: id(), Usage: ledger.Usage{Output: 9}, NanoUSD: 5, Accounts: []ledger.Account{aliceTokens}}))
+	check(l.Post(ctx, ledger.Posting{ID: id(), Usage: ledger.Usage{Output: 9}, NanoUSD: 5}))
+	check(l.Close())
+	return store
+}
+
+func TestVerifyFindsWhatWasTold(t *testing.T) {
+	const told, priced, refund, posted, posted2 = 0, 2, 6, 7, 8 // places of records
+	one := int64(1)
+	for name, test := range map[string]struct {
+		store tampered
+		want  string // empty if the books are true
+	}{
+		"true books":     {},
+		"another cost":   {tampered{records: changed(told, func(b *ledger.ChargeBody) { *b.ToldNanoUSD = 1 })}, "NanoUSD:1 NanoCredits:0 Estimated:false UnknownUsage:false Overage:false}, got {Tokens:30 NanoUSD:700 "},
+		"no cost":        {tampered{records: changed(told, func(b *ledger.ChargeBody) { b.ToldNanoUSD = nil })}, "NanoUSD:0 NanoCredits:0 Estimated:false UnknownUsage:false Overage:false}, got {Tokens:30 NanoUSD:700 "},
+		"another charge": {tampered{records: changed(told, func(b *ledger.ChargeBody) { b.NanoUSD = 1 })}, "NanoUSD:700 NanoCredits:0 Estimated:false UnknownUsage:false Overage:false}, got {Tokens:30 NanoUSD:1 "},
+		"another cost and charge": {
+			tampered{records: changed(told, func(b *ledger.ChargeBody) { *b.ToldNanoUSD, b.NanoUSD, b.Accounts[aliceUSD] = 1, 1, 1 })},
+			"charge of the USD of the outcome of hold"},
+		"a cost beside a price": {tampered{records: changed(priced, func(b *ledger.ChargeBody) { b.ToldNanoUSD = &one })}, "charge of a cost beside the price of hold"},
+		"another cost of a refund": {
+			tampered{records: changed(refund, func(b *ledger.ChargeBody) { *b.ToldNanoUSD = 1 })}, "user/alice/usd: want -999, got -800"},
+		"no cost of a refund": {
+			tampered{records: changed(refund, func(b *ledger.ChargeBody) { b.ToldNanoUSD = nil })}, "user/alice/usd: want -1000, got -800"},
+		"another posting":        {tampered{records: changed(posted, func(b *ledger.ChargeBody) { b.Source = "other" })}, "charge of posting "},
+		"another cost of nobody": {tampered{records: changed(posted2, func(b *ledger.ChargeBody) { b.NanoUSD++ })}, "charge of posting "},
+		"another id":             {tampered{records: changed(posted, func(b *ledger.ChargeBody) { b.Posting[0]++ })}, ", got none"},
+		"a posting that can be made again": {
+			tampered{rows: func(rows *ledger.Rows) { clear(rows.Amendments) }}, ", got none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.store.Store = toldBooks(t)
+			report, err := ledger.Verify(ctx, test.store)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := textOf(report); !strings.Contains(found, test.want) || (found == "") != (test.want == "") {
+				t.Errorf("got %s\nwant %q", found, test.want)
+			}
+			if passes, err := ledger.VerifyIn(ctx, test.store, 2); err != nil || textOf(passes) != textOf(report) {
+				t.Errorf("in passes: %s, %v\nwant %s", textOf(passes), err, textOf(report))
+			}
+		})
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // lane orders what waits: what ends a hold goes before what renews one, and both before what makes a new one, so that an
@@ -313,11 +315,16 @@ func (l *Ledger) tellStore(err error) {
 	l.config.OnStore(err)
 }
 
-// isNameless says whether an operation cannot be told from another like it. Each leaves a record, which tells its batch.
+// isNameless says whether an operation cannot be told from another like it. A record tells its batch; a report leaves none, and an
+// admission without a hold no other than its decision: alone in their batch they are done again, and count twice.
 func isNameless(op operation) bool {
 	switch op := op.(type) {
-	case *post, *prune:
+	case *prune, *tell:
 		return true
+	case *post:
+		return op.ID == uuid.Nil
+	case *admit:
+		return op.Unheld
 	case *refuse:
 		return op.call == nil
 	}

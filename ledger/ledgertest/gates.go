@@ -377,7 +377,6 @@ func badGates(t *testing.T, b *bench) {
 		"a threshold of 0":           func(a *ledger.Admission) { a.Circuit.Threshold = 0 },
 		"a cool-down of 0":           func(a *ledger.Admission) { a.Circuit.CoolDown = 0 },
 		"a cool-down of nanoseconds": func(a *ledger.Admission) { a.Circuit.CoolDown = time.Nanosecond },
-		"rates without a hold":       func(a *ledger.Admission) { a.Reserve, a.Unheld = ledger.Reserve{}, true },
 	} {
 		a := guarded()
 		a.Rates = rated(1).Rates

@@ -111,10 +111,31 @@ func unbounded(t *testing.T, b *bench) {
 	}
 }
 
+func owned(t *testing.T, b *bench) {
+	a := tokens(100, 1000)
+	a.Provider = "fake"
+	hold := b.admit(a)
+	for name, ending := range map[string]ledger.Ending{
+		"another account":  {Account: taskTokens, Provider: "fake"},
+		"another provider": {Account: aliceTokens, Provider: "other"},
+	} {
+		ending.Hold, ending.Token, ending.State = hold.ID, hold.Token, ledger.Completed
+		_, err := b.ledger.Settle(ctx, ending, ledger.Consumption{Usage: &ledger.Usage{Output: 1}})
+		wantError(t, "settling as of "+name, err, ledger.ErrState)
+		wantError(t, "releasing as of "+name, b.ledger.Release(ctx, ending), ledger.ErrState)
+	}
+	b.want(aliceTokens, 0, 100)
+	own := ledger.Ending{Hold: hold.ID, Token: hold.Token, State: ledger.Completed, Account: aliceTokens, Provider: "fake"}
+	if _, err := b.ledger.Settle(ctx, own, ledger.Consumption{Usage: &ledger.Usage{Output: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	b.want(aliceTokens, 1, 0)
+}
+
 func unheld(t *testing.T, b *bench) {
 	a := tokens(0, 1000)
 	a.Reserve, a.Unheld = ledger.Reserve{}, true
-	wantEqual(t, "hold", b.admit(a), ledger.Hold{})
+	wantEqual(t, "hold", b.admit(a), ledger.Hold{AdmittedAt: b.Now()})
 	if err := b.ledger.Post(ctx, ledger.Posting{Accounts: []ledger.Account{aliceTokens}, Usage: ledger.Usage{Output: 1000}}); err != nil {
 		t.Fatal(err)
 	}
@@ -472,6 +493,7 @@ func withWindow(length time.Duration) ledger.Admission {
 }
 
 func restarts(t *testing.T, b *bench) {
+	wantEqual(t, "durable", b.ledger.Store().Durable(), b.backend.Durable)
 	if !b.backend.Durable {
 		return // nothing is promised
 	}

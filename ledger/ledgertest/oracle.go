@@ -428,9 +428,18 @@ func (h *history) moment(most time.Duration) time.Duration {
 
 func (h *history) settle(hold ledger.Hold) error {
 	used := h.random.Int64N(60)
-	_, err := h.ledger.Settle(ctx, ending(hold), ledger.Consumption{Usage: &ledger.Usage{Output: used}})
+	_, err := h.ledger.Settle(ctx, ending(hold), h.consumption(used))
 	h.oracle.end(hold.ID, h.Now(), used)
 	return err
+}
+
+// consumption is a usage, sometimes with a cost that is told: nothing here has a price, and no account of it is in the log.
+func (h *history) consumption(used int64) ledger.Consumption {
+	c := ledger.Consumption{Usage: &ledger.Usage{Output: used}}
+	if h.random.IntN(3) == 0 {
+		c.NanoUSD = amount(h.random.Int64N(1000))
+	}
+	return c
 }
 
 func (h *history) renew(hold ledger.Hold) error {
@@ -449,7 +458,7 @@ func (h *history) settleLate() error {
 	}
 	id := ids[h.random.IntN(len(ids))]
 	hold, used := h.oracle.expired[id], h.random.Int64N(60)
-	_, err := h.ledger.Settle(ctx, ledger.Ending{Hold: id, Token: hold.token, State: ledger.Completed}, ledger.Consumption{Usage: &ledger.Usage{Output: used}})
+	_, err := h.ledger.Settle(ctx, ledger.Ending{Hold: id, Token: hold.token, State: ledger.Completed}, h.consumption(used))
 	if errors.Is(err, ledger.ErrState) && hold.deadline.Before(h.pruned) {
 		err = nil
 	}
@@ -460,10 +469,16 @@ func (h *history) settleLate() error {
 	return err
 }
 
+// post charges directly; under an id it does so twice, which is once.
 func (h *history) post() error {
 	account, used := h.accounts[h.random.IntN(len(h.accounts))], h.random.Int64N(20)
 	h.oracle.charge(account, h.Now(), used, uuid.Nil)
-	return h.ledger.Post(ctx, ledger.Posting{Accounts: []ledger.Account{account}, Usage: ledger.Usage{Output: used}})
+	posting := ledger.Posting{Accounts: []ledger.Account{account}, Usage: ledger.Usage{Output: used}}
+	if h.random.IntN(2) == 0 {
+		return h.ledger.Post(ctx, posting)
+	}
+	posting.ID = newID()
+	return errors.Join(h.ledger.Post(ctx, posting), h.ledger.Post(ctx, posting))
 }
 
 func (h *history) reset() error {
@@ -568,7 +583,8 @@ func (h *history) replace(a *ledger.Admission) (replaced uuid.UUID, used int64) 
 	}
 	used = h.random.Int64N(60)
 	ending := ledger.Ending{Hold: hold.ID, Token: hold.Token, Outcome: ledger.Outcome{Result: ledger.Errored}}
-	a.Replaces = &ledger.Replacement{Ending: ending, Consumption: &ledger.Consumption{Usage: &ledger.Usage{Output: used}}}
+	consumption := h.consumption(used)
+	a.Replaces = &ledger.Replacement{Ending: ending, Consumption: &consumption}
 	return hold.ID, used
 }
 

@@ -61,6 +61,7 @@ func TestWrongDesignsPartFromTheLog(t *testing.T) {
 				clear(c.Accounts)
 			}
 		}},
+		"an id that is forgotten": {save: func(c *ledger.Changes) { clear(c.Amendments) }},
 		"a hold that is not held": {save: func(c *ledger.Changes) {
 			for account, row := range c.Accounts {
 				row.Held = max(0, row.Held-1)

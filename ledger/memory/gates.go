@@ -60,8 +60,10 @@ func (s *Store) loadGates(keys ledger.Keys, rows *ledger.Rows) {
 	for _, key := range keys.Rates {
 		s.gates.loadRate(key, rows)
 	}
-	for _, key := range keys.Circuits {
-		s.gates.loadCircuit(key, rows)
+	for _, circuits := range [][]string{keys.Circuits, keys.Counting, keys.Hearing} {
+		for _, key := range circuits {
+			s.gates.loadCircuit(key, rows)
+		}
 	}
 	for _, ids := range [][]uuid.UUID{keys.Ends, rows.Due} {
 		for _, id := range ids {

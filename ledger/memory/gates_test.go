@@ -132,3 +132,36 @@ func TestBoundsOfGatesAreChecked(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A report of a failure is refused where there is no room for its circuit; any other has nothing to remember.
+func TestReportsAreBounded(t *testing.T) {
+	clock := ledgertest.NewClock()
+	store, err := memory.Open(memory.Config{Now: clock.Now, Circuits: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := ledger.Open(ledger.Config{Store: store, Elapsed: clock.Elapsed, SweepEvery: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() }) // a store in memory
+	report := func(circuit string, health ledger.Health) error {
+		return l.Report(t.Context(), ledger.Report{Circuit: &ledger.Circuit{Key: circuit, Threshold: 1, CoolDown: time.Minute}, Health: health})
+	}
+	for _, circuit := range []string{"one", "two"} {
+		if err := report(circuit, ledger.Failing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := report("three", ledger.Failing); !errors.Is(err, ledger.ErrBusy) || errors.Is(err, ledger.ErrUnavailable) {
+		t.Errorf("a third circuit: got %v, want busy", err)
+	}
+	for _, health := range []ledger.Health{ledger.Neutral, ledger.Healthy, ledger.Unsaid} {
+		if err := report("three", health); err != nil {
+			t.Errorf("%q: %v", health, err)
+		}
+	}
+	if err := report("two", ledger.Failing); err != nil {
+		t.Errorf("a circuit that is known: %v", err)
+	}
+}

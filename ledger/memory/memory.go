@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"maps"
 	"slices"
 	"sort"
 	"sync"
@@ -43,6 +42,7 @@ type Store struct {
 	records     map[uuid.UUID][]ledger.Record
 	cursors     map[cursor]int64
 	amendments  map[uuid.UUID]ledger.AmendmentRow
+	amended     []uuid.UUID // amendments, oldest first
 	sweep       ledger.SweepRow
 	gates       gates
 	activations activations
@@ -290,7 +290,10 @@ func (s *Store) save(changes *ledger.Changes) {
 	for _, hold := range changes.Holds {
 		s.saveHold(hold)
 	}
-	maps.Copy(s.amendments, changes.Amendments)
+	for id, row := range changes.Amendments {
+		s.amendments[id] = row
+		s.amended = append(s.amended, id)
+	}
 	if changes.Sweep != nil {
 		s.sweep = *changes.Sweep
 	}
@@ -391,6 +394,10 @@ func (s *Store) forget() {
 		delete(s.holds, s.endedHolds[0])
 		s.endedHolds = s.endedHolds[1:]
 	}
+	for len(s.amended) > endedMax {
+		delete(s.amendments, s.amended[0])
+		s.amended = s.amended[1:]
+	}
 	for len(s.order) > endedMax && s.calls[s.order[0]].State != ledger.Held {
 		for _, hold := range s.attempts[s.order[0]] {
 			delete(s.holds, hold)
@@ -436,9 +443,12 @@ func (s *Store) prune(pruned ledger.Pruned) {
 		s.forgetCall(id)
 	}
 	s.order = slices.DeleteFunc(s.order, func(id uuid.UUID) bool { return calls[id] })
+	amendments := map[uuid.UUID]bool{}
 	for _, id := range pruned.Amendments {
+		amendments[id] = true
 		delete(s.amendments, id)
 	}
+	s.amended = slices.DeleteFunc(s.amended, func(id uuid.UUID) bool { return amendments[id] })
 	s.pruneCharges(pruned.Charges)
 }
 
@@ -598,6 +608,9 @@ func (s *Store) Sinks(context.Context) ([]string, error) {
 	slices.Sort(names)
 	return slices.Compact(names), nil
 }
+
+// Durable is false: all of it goes with the process.
+func (s *Store) Durable() bool { return false }
 
 // Close does nothing: a store in memory has nothing to free.
 func (s *Store) Close() error { return nil }

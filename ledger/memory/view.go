@@ -24,6 +24,7 @@ func (s *Store) copy() *view {
 	c := New(nil)
 	c.sweep = s.sweep
 	c.accounts, c.holds, c.calls, c.charges, c.records = maps.Clone(s.accounts), maps.Clone(s.holds), maps.Clone(s.calls), maps.Clone(s.charges), maps.Clone(s.records)
+	c.amendments = maps.Clone(s.amendments)
 	c.gates = s.gates.copy()
 	for account, refunds := range s.refunds {
 		c.refunds[account] = maps.Clone(refunds)

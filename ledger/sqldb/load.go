@@ -96,7 +96,7 @@ func (l *load) queries() (queries []query) {
 	add(true, l.readClock)
 	add(len(l.accounts) > 0 || ending, l.readAccounts)
 	add(len(k.Rates)+len(k.Ends) > 0, l.readRates)
-	add(len(k.Circuits)+len(k.Ends) > 0, l.readCircuits)
+	add(len(k.Circuits)+len(k.Counting)+len(k.Hearing)+len(k.Ends) > 0, l.readCircuits)
 	add(len(k.Holds) > 0 || ending, l.readHolds)
 	add(len(k.Calls) > 0 || ending, l.readCalls)
 	add(len(k.Idempotency) > 0, l.readByKey)
@@ -235,16 +235,20 @@ func (l *load) readRates() (queries []query) {
 }
 
 func (l *load) readCircuits() (queries []query) {
-	p, named := parts{read: readCircuits, named: textsNamed, ends: circuitsEnd, after: ")"}, texts(l.keys.Circuits)
+	k := &l.keys
+	p := parts{read: readCircuits, named: textsNamed, ends: circuitsEnd, after: ")"}
 	if l.locks {
-		queries = l.write(makeCircuits, named)
+		queries = l.write(makeCircuits, texts(slices.Concat(k.Circuits, k.Counting)))
 		p.after = lockCircuits
 	}
-	if len(l.keys.Failing) > 0 {
-		p.after, p.last = orFailing+p.after, []any{ids(l.keys.Failing)}
+	if len(k.Counting) > 0 {
+		p.after, p.last = orCounting+p.after, append(p.last, texts(k.Counting))
+	}
+	if len(k.Failing) > 0 {
+		p.after, p.last = orFailing+p.after, append([]any{ids(k.Failing)}, p.last...)
 	}
 	p.after = withFailures + p.after
-	return append(queries, l.names(p, named, func(scan scan) error {
+	return append(queries, l.names(p, texts(slices.Concat(k.Circuits, k.Counting, k.Hearing)), func(scan scan) error {
 		var key string
 		var row ledger.CircuitRow
 		if err := scan(&key, &row.Failures, micros{&row.RetryAt}, id{&row.Probe}, micros{&row.ProbeUntil}); err != nil {

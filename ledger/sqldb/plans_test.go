@@ -102,6 +102,7 @@ func hot(t *testing.T, store *Store, n int) (queries []query) {
 		keys.Refunds = append(keys.Refunds, ledger.Span{Account: account, Above: 10, UpTo: 90})
 		rate, circuit := fmt.Sprintf("token/u%d/1m", 7*i), fmt.Sprintf("source/s%d", i%200)
 		keys.Rates, keys.Circuits = append(keys.Rates, rate), append(keys.Circuits, circuit)
+		keys.Counting, keys.Hearing = append(keys.Counting, circuit), append(keys.Hearing, circuit)
 		changes.Rates[rate] = ledger.RateRow{OpenedAt: time.Unix(8, 0), ClosesAt: time.Unix(68, 0), Count: 2}
 		changes.Circuits[circuit] = ledger.CircuitRow{Failures: 3, RetryAt: time.Unix(9, 0), Probe: hold, ProbeUntil: time.Unix(39, 0)}
 		changes.Accounts[account] = ledger.AccountRow{Used: 2000, TouchedAt: time.Unix(9, 0)}

@@ -214,6 +214,9 @@ func (s *Store) clock() any {
 	return s.now().UnixMicro()
 }
 
+// Durable is true: a database outlives the processes that use it.
+func (s *Store) Durable() bool { return true }
+
 // Close closes the database, unless it is a host's.
 func (s *Store) Close() error { return s.database.close() }
 

@@ -83,6 +83,7 @@ const (
 	readCircuits  = `SELECT t.key, t.failures, t.retry_at, t.probe, t.probe_until FROM ledger_circuit t WHERE t.key IN (`
 	withFailures  = `) AND (t.failures > 0`
 	orFailing     = ` OR t.key IN (SELECT h.circuit FROM ledger_hold h WHERE h.id IN ([?]))`
+	orCounting    = ` OR t.key IN ([?])`
 	lockCircuits  = `) ORDER BY t.key {lock}`
 	writeCircuits = `INSERT INTO ledger_circuit (key, ` + circuitColumns + `) VALUES [(?, ?, ?, ?, ?)]
 		ON CONFLICT (key) DO UPDATE SET failures = excluded.failures, retry_at = excluded.retry_at, probe = excluded.probe,

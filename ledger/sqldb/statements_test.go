@@ -97,6 +97,7 @@ func allKeys(n int) (keys ledger.Keys) {
 		keys.Holds, keys.Ends, keys.Calls = append(keys.Holds, id), append(keys.Ends, id), append(keys.Calls, id)
 		keys.Failing = append(keys.Failing, id)
 		keys.Rates, keys.Circuits = append(keys.Rates, text), append(keys.Circuits, text)
+		keys.Counting, keys.Hearing = append(keys.Counting, text), append(keys.Hearing, text)
 		keys.Idempotency = append(keys.Idempotency, ledger.IdempotencyKey{Owner: text, Key: text})
 		keys.Edges = append(keys.Edges, ledger.Edge{Account: account, Length: time.Hour})
 		keys.Refunded, keys.Standing = append(keys.Refunded, account), append(keys.Standing, account)
@@ -118,7 +119,7 @@ func statements(t *testing.T, s *Store) []string {
 				keys := allKeys(1)
 				keys.Due, keys.Sweep = due, due
 				if !ending {
-					keys.Ends, keys.Failing = nil, nil
+					keys.Ends, keys.Failing, keys.Counting = nil, nil, nil
 				}
 				newLoad(s, keys, access, nil).queries()
 			}

@@ -26,6 +26,9 @@ const (
 	stormMax = 300
 )
 
+// stormPosted is an account without a limit, to which a token is posted for each call.
+var stormPosted = user("posted")
+
 var stormAccounts = []ledger.Account{user("alice"), user("bob"), user("carol"), user("Élise/%")}
 
 // storm is callers of two ledgers on one database, while something goes wrong all the time.
@@ -41,6 +44,8 @@ type storm struct {
 	charged map[ledger.Account]int64
 	ended   map[ledger.State]int
 	denied  int
+	// posted counts what was posted, each under an id.
+	posted int64
 	// unanswered counts the operations that were repeated.
 	unanswered atomic.Int64
 }
@@ -125,6 +130,9 @@ func (s *storm) check() {
 			s.t.Errorf("%s: used %d, %v; callers were told of %d, the limit is %d", account, row.Used, err, s.charged[account], stormMax)
 		}
 	}
+	posted, _, err := ledger.ReadAccount(ctx, s.watched, stormPosted)
+	wantEqual(s.t, "error", err, nil)
+	wantEqual(s.t, "what was posted", posted.Used, s.posted)
 	reports, err := s.watched.Calls(ctx, ledger.CallQuery{Owner: "alice", Limit: 1 << 20})
 	if err != nil {
 		s.t.Fatal(err)
@@ -158,6 +166,7 @@ type stormCaller struct {
 
 // call makes one call, from its admission to its end. Each operation is repeated under its ids until it is answered.
 func (c *stormCaller) call() {
+	c.post()
 	account := stormAccounts[c.random.IntN(len(stormAccounts))]
 	a := forCall(admission(account, 1+c.random.Int64N(100), stormMax))
 	charged := int64(0)
@@ -223,6 +232,17 @@ func (c *stormCaller) admit(a ledger.Admission) (hold ledger.Hold, ok bool) {
 		c.t.Errorf("admit: %v", err)
 	}
 	return hold, err == nil
+}
+
+// post posts once, however often that is repeated.
+func (c *stormCaller) post() {
+	posting := ledger.Posting{ID: newID(), Accounts: []ledger.Account{stormPosted}, Usage: ledger.Usage{Output: 1}}
+	if err := c.repeat(func() error { return c.ledger.Post(ctx, posting) }); err != nil {
+		c.t.Errorf("post: %v", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.posted++
 }
 
 func (c *stormCaller) renew(hold ledger.Hold) (renewed ledger.Hold) {
