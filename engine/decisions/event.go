@@ -141,7 +141,7 @@ func Render(record ledger.Record, labels map[string]string) (line []byte, ok boo
 		return nil, false, nil
 	}
 	if err == nil {
-		line, err = json.Marshal(event)
+		line, err = event.Encode()
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("decisions: record %s/%d: %w", record.Writer, record.Number, err)
