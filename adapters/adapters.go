@@ -8,6 +8,7 @@ package adapters
 
 import (
 	"context"
+	"net/http"
 
 	"regent/ledger"
 )
@@ -43,6 +44,8 @@ type Request struct {
 	UsageWanted bool
 	// Strip lists top-level fields to delete from the body.
 	Strip []string
+	// Header is what the client sent besides, for providers that a host makes itself. Those of this module pass on nothing of it.
+	Header http.Header
 }
 
 // Answer is the body of a provider's successful response, read event by event.
@@ -50,7 +53,8 @@ type Answer interface {
 	// Status is the HTTP status of the response, for the record.
 	Status() int
 	// Next returns the next event. After the last one it returns io.EOF itself if the protocol's terminal event was seen, and a
-	// [*Failure] otherwise. A returned event's bytes are valid until the next call.
+	// [*Failure] otherwise. A provider without a protocol, which a host has made, may leave Done out: its io.EOF says that the answer is
+	// complete. A returned event's bytes are valid until the next call.
 	Next() (Event, error)
 	// Close ends the exchange and frees its connection. It may be called at any time, more than once, and from another
 	// goroutine than Next's, which it unblocks.

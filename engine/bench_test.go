@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"sync"
@@ -32,6 +33,8 @@ type bench struct {
 	// resolved counts what was asked of the resolver, by source; unknown are the sources that it does not know.
 	resolved map[string]int
 	unknown  map[string]bool
+	// resolving is called each time the resolver is. Optional.
+	resolving func()
 
 	mu          sync.Mutex // guards what callbacks note
 	diagnostics []Diagnostics
@@ -81,7 +84,7 @@ func newBenchWith(t *testing.T, lateRefund time.Duration, wrap func(ledger.Store
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		b.flush()
+		b.close()
 		if err := b.ledger.Close(); err != nil {
 			t.Error(err)
 		}
@@ -89,25 +92,53 @@ func newBenchWith(t *testing.T, lateRefund time.Duration, wrap func(ledger.Store
 	return b
 }
 
+// noProvider is what tests resolve whose attempts contact nobody.
+var noProvider = adapters.ProviderFunc(func(context.Context, adapters.Request) (adapters.Answer, error) {
+	return nil, errors.New("it contacts nobody")
+})
+
+// close closes the router.
+func (b *bench) close() {
+	late, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	if err := b.router.Close(late); err != nil {
+		b.t.Error(err)
+	}
+}
+
 // flush waits for settlements.
 func (b *bench) flush() {
 	b.t.Helper()
 	late, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if err := b.router.Close(late); err != nil {
-		b.t.Fatal(err)
+	settled := make(chan struct{})
+	go func() {
+		b.router.denials.flush()
+		b.router.settling.Wait()
+		b.router.denials.writing.Wait()
+		b.router.teller.wait()
+		close(settled)
+	}()
+	select {
+	case <-settled:
+	case <-late.Done():
+		b.t.Fatal("settlements are still being written")
 	}
 }
 
 // Resolve is the host's resolver.
 func (b *bench) Resolve(candidate Candidate) (adapters.Provider, error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.resolved[candidate.Source]++
-	if b.unknown[candidate.Source] {
+	unknown, resolving := b.unknown[candidate.Source], b.resolving
+	b.mu.Unlock()
+	if resolving != nil {
+		resolving()
+	}
+	if unknown {
 		return nil, ErrUnresolved
 	}
-	return nil, nil // the tests' attempts contact nobody
+	return noProvider, nil
 }
 
 func text(s string) *string { return &s }
@@ -115,6 +146,12 @@ func text(s string) *string { return &s }
 func number(n int64) *int64 { return &n }
 
 var perToken = ledger.Price{Rates: ledger.Rates{UncachedInput: 1_000_000, CachedInput: 1_000_000, CacheWrite5m: 1_000_000, CacheWrite1h: 1_000_000, Output: 1_000_000, Reasoning: 1_000_000}}
+
+// budgetOf is what a request's first candidate is paid from.
+func budgetOf(request *Request) Budget {
+	one := request.Candidates[0]
+	return Budget{Identity: request.Identity, Provider: one.Provider, Model: one.Model, TaskID: request.TaskID, Kind: request.Facts.Kind}
+}
 
 // candidate is a source that can serve everything, at a micro-dollar a token.
 func candidate(source string) Candidate {

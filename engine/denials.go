@@ -122,7 +122,7 @@ func (r *Router) recordDenials(counts map[denialKey]*folded) {
 		if result, ok := count.event.Result.(*decisions.Result); ok {
 			result.Count = count.extra
 		}
-		body, err := json.Marshal(count.event)
+		body, err := count.event.Encode()
 		if err == nil {
 			err = r.Ledger.Refuse(context.Background(), nil, body)
 		}

@@ -67,6 +67,9 @@ func identityRefs(identity policy.Identity) IdentityRefs {
 
 // capped cuts attempts, the last ones first, until the JSON form fits. If all of them do not suffice, the outcome alone is left.
 func (d Diagnostics) capped(bytesMax int) Diagnostics {
+	if d.bytesMost() <= bytesMax {
+		return d
+	}
 	for {
 		text, err := json.Marshal(d)
 		if err != nil || len(text) <= bytesMax {
@@ -78,6 +81,18 @@ func (d Diagnostics) capped(bytesMax int) Diagnostics {
 		d.Truncated = true
 		d.Attempts = d.Attempts[:len(d.Attempts)-1]
 	}
+}
+
+// bytesMost is more than the JSON form takes: at most six bytes for one of a text, and the names of its fields.
+func (d Diagnostics) bytesMost() int {
+	const fields, step, escaped = 300, 60, 6
+	refs := d.IdentityRefs
+	texts := len(d.Outcome) + len(d.SelectedProvider) + len(d.SelectedModel) + len(d.Selection) + len(d.Residency) +
+		len(refs.TenantID) + len(refs.PrincipalID) + len(refs.PrincipalKind)
+	for _, attempt := range d.Attempts {
+		texts += len(attempt.Provider) + len(attempt.Model) + len(attempt.Outcome) + len(attempt.Reason)
+	}
+	return fields + step*len(d.Attempts) + escaped*texts
 }
 
 // value is what a pointer points to, or the zero value.

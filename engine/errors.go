@@ -20,7 +20,10 @@ const (
 	CodeBudget          Code = codePrefix + "BUDGET"
 	CodeRateLimit       Code = codePrefix + "RATE_LIMIT"
 	CodeCircuit         Code = codePrefix + "CIRCUIT"
+	CodeIdentity        Code = codePrefix + "IDENTITY"
 	CodeState           Code = codePrefix + "STATE"
+	CodeAsyncState      Code = codePrefix + "ASYNC_STATE"
+	CodeAsyncRequired   Code = codePrefix + "ASYNC_REQUIRED"
 	CodePolicy          Code = codePrefix + "POLICY"
 	CodeValidation      Code = codePrefix + "VALIDATION"
 	CodeLimits          Code = codePrefix + "LIMITS"
@@ -42,6 +45,13 @@ type Error struct {
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
 func (e *Error) Unwrap() error { return e.cause }
+
+var invalidDetails = Details{Class: ClassInvalid, Reason: ReasonInvalid}
+
+// invalid is the refusal of what a host has given wrongly.
+func invalid(message string) *Error {
+	return &Error{Code: CodeValidation, Message: message, Details: invalidDetails}
+}
 
 // Details say more about a refusal.
 type Details struct {
@@ -97,6 +107,10 @@ const (
 	ReasonDuplicate = "duplicate"
 	// ReasonAttempts: no more candidates may be contacted for the call.
 	ReasonAttempts = "attempts"
+	// ReasonIdentity: state that outlives the process is kept for nobody whose identity is not verified.
+	ReasonIdentity = "identity_unverified"
+	// ReasonFacade: the synchronous facade does not enforce what the router is configured with.
+	ReasonFacade = "facade"
 )
 
 // Class is what a refusal means to the caller.
@@ -163,8 +177,8 @@ func storeError(err error) *Error {
 	case errors.Is(err, ledger.ErrState):
 		e.Message, e.Details.Reason = "the call or its hold is in a state that does not allow this", ReasonState
 	case errors.Is(err, ledger.ErrInvalid), errors.Is(err, ledger.ErrOverflow), errors.Is(err, ledger.ErrUsage), errors.Is(err, ledger.ErrPrice):
-		e.Code, e.Message = CodeValidation, "an amount of the call is out of range"
-		e.Details = Details{Class: ClassInvalid, Reason: ReasonInvalid}
+		e.Code, e.Message = CodeValidation, "an amount or a name of the call is out of range"
+		e.Details = invalidDetails
 	default:
 		e.Message, e.Details.Reason = "the ledger cannot answer; try again shortly", ReasonUnavailable
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"regent/adapters"
-	"regent/engine/policy"
 	"regent/ledger"
 )
 
@@ -192,9 +191,8 @@ func TestAMissGivesTheProbeBack(t *testing.T) {
 // TestACallerWhoLeavesBeforeTheCandidateIsContacted takes nothing along.
 func TestACallerWhoLeavesBeforeTheCandidateIsContacted(t *testing.T) {
 	left, leave := context.WithCancel(ctx)
-	b := newBench(t, func(c *Config, _ *policy.Settings) {
-		c.OnDiagnostics = func(Diagnostics) { leave() } // it is told between the admission and the attempt
-	})
+	b := newBench(t, nil)
+	b.resolving = leave // which is between the admission and the attempt
 	request := rated(1, "one")
 	err := b.router.Serve(left, request, func(context.Context, *Grant) Outcome {
 		t.Error("a provider was contacted")

@@ -84,6 +84,7 @@ func TestTheCapCutsTheRankedCandidates(t *testing.T) {
 		b.unknown[source] = true
 	}
 	_, err := b.router.Resolve(ctx, priced(400, 300, 200, 100))
+	b.router.teller.wait()
 	if err == nil || len(b.diagnostics) != 1 || len(b.diagnostics[0].Attempts) != 3 || b.resolved["a"] != 0 {
 		t.Errorf("got %v, %+v, and the dearest was asked for %d times", err, b.diagnostics, b.resolved["a"])
 	}

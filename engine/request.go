@@ -1,11 +1,11 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
 
-	"regent/adapters"
 	"regent/engine/policy"
 	"regent/ledger"
 )
@@ -25,13 +25,16 @@ type Request struct {
 	// Attempt names the attempt, if the host has a name for it: a charge that names it later settles its hold.
 	Attempt uuid.UUID
 	// Call is recorded with the first hold or denial; nil for a host that keeps its own records.
-	Call     *ledger.Call
+	Call *ledger.Call
+	// Identity is who asks. Verified says that the host has proved that, which durable state requires.
 	Identity policy.Identity
+	Verified bool
 	// Token names the credential that the caller came with, without telling it: equal denials of one are counted together.
 	Token string
 	// Facts of the call that policy sees. TokensBounded and CostBounded are filled in by the router.
 	Facts policy.Call
-	// MaxTokens and MaxCostNanoUSD are caps of this call: each reserves its full amount. nil is no cap.
+	// MaxTokens and MaxCostNanoUSD are caps of this call: each reserves its full amount. nil is no cap. No provider hears of them: a host
+	// bounds the output of its request accordingly, since what is used beyond a cap is charged all the same.
 	MaxTokens      *int64
 	MaxCostNanoUSD *int64
 	// TaskID puts the call into a task's one shared pool.
@@ -40,143 +43,91 @@ type Request struct {
 	Scopes []Scope
 	// Rates are how often the caller may make calls: each counts once, however many candidates it takes.
 	Rates []ledger.Rate
-	// Candidates in the order in which they are tried: the primary, then its fallbacks.
+	// Candidates in the order in which they are tried, unless a selection ranks them: the primary, then its fallbacks. Those of the
+	// router's configuration follow.
 	Candidates []Candidate
+	// Attempts are the candidates that were contacted for this call already, and failed. They count towards the cap, policy sees them,
+	// and none of them is tried again.
+	Attempts []policy.Attempt
+	// Session is what calls have in common that are better served by one source; empty if nothing is known of it. Only selections read it.
+	Session string
 }
 
-// Candidate is one source that could serve the call.
-type Candidate struct {
-	// Candidate holds the facts that policy sees.
-	policy.Candidate
-	// Price is nil if the candidate has none.
-	Price *ledger.Price
-	// CacheWrites says that the provider's dialect can charge for cache writes, so that a hold must cover them.
-	CacheWrites bool
-	// CreditRate is nil for a candidate that takes no credits.
-	CreditRate *ledger.CreditRate
-	// Scopes are the accounts of who serves the call, with their limits. Where one is reached, another candidate may serve.
-	Scopes []Scope
-	// Rates are how often the candidate may be contacted, and Circuit stands before it while it fails; nil if none does. Where one of
-	// them refuses, another candidate may serve.
-	Rates   []ledger.Rate
-	Circuit *ledger.Circuit
-}
-
-// Scope is whose accounts are charged.
-type Scope struct {
-	// Kind and ID name the accounts, one a unit.
-	Kind, ID string
-	// Limits are the scope's, by unit. A unit without an entry is closed: the scope's owner has not been given any of it; but calls may
-	// always run, and a token is given nothing else. An entry without limits is counted and not limited.
-	Limits map[ledger.Unit][]ledger.Limit
-}
-
-// Resolver finds what executes a candidate. The router never contacts a provider itself.
-type Resolver interface {
-	// Resolve returns the candidate's provider, or [ErrUnresolved] (or an error wrapping it) if it knows none. It is called
-	// only after every check of the candidate has passed.
-	Resolve(candidate Candidate) (adapters.Provider, error)
-}
-
-// reserve is what a candidate would have the call set aside: the call's caps in full, else the most that it can use.
-func (r *Request) reserve(candidate *Candidate) (ledger.Reserve, error) {
-	reserve := ledger.Reserve{Tokens: r.MaxTokens, NanoUSD: r.MaxCostNanoUSD}
-	if candidate.CreditRate == nil {
-		reserve.NanoCredits = new(int64)
+// complete fills in what a request may leave out, and refuses one that cannot be.
+func (r *Request) complete() error {
+	for _, n := range []*int64{r.MaxTokens, r.MaxCostNanoUSD, r.Facts.InputTokens, r.Facts.OutputTokensMax} {
+		if n != nil && (*n < 0 || *n > ledger.TokensMax) {
+			return invalid("caps and counts of tokens must be within 0 and 2^53 - 1")
+		}
 	}
-	output := outputBound(r, candidate)
-	if r.Facts.InputTokens == nil || output == nil {
-		return reserve, nil
+	if len(r.Candidates) > candidatesMax {
+		return tooManyCandidates
 	}
-	bounds := ledger.Bounds{Input: *r.Facts.InputTokens, Output: *output, CacheWrites: candidate.CacheWrites}
-	if *r.Facts.InputTokens > ledger.TokensMax-*output {
-		return reserve, ledger.ErrOverflow
+	if err := r.completeFacts(); err != nil {
+		return err
 	}
-	if reserve.Tokens == nil {
-		sum := *r.Facts.InputTokens + *output
-		reserve.Tokens = &sum
-	}
-	if reserve.NanoUSD == nil && candidate.Price != nil {
-		cost, err := candidate.Price.Ceiling(bounds)
+	if r.ID == uuid.Nil {
+		id, err := uuid.NewV7()
 		if err != nil {
-			return reserve, err
+			return fmt.Errorf("engine: naming a call: %w", err)
 		}
-		reserve.NanoUSD = &cost
+		r.ID = id
 	}
-	if candidate.CreditRate != nil {
-		credits, err := candidate.CreditRate.Ceiling(bounds)
-		if err != nil {
-			return reserve, err
-		}
-		reserve.NanoCredits = &credits
-	}
-	return reserve, nil
+	return nil
 }
 
-// outputBound is the most output that the call can bring from a candidate; nil if neither bounds it.
-func outputBound(r *Request, candidate *Candidate) *int64 {
-	asked, given := r.Facts.OutputTokensMax, candidate.OutputTokensMax
-	switch {
-	case asked == nil:
-		return given
-	case given == nil || *asked < *given:
-		return asked
-	}
-	return given
-}
+var tooManyCandidates = invalid(fmt.Sprintf("a call has at most %d candidates", candidatesMax))
 
-// Claims are the scope's accounts with their limits.
-func (s Scope) Claims() []ledger.Claim {
-	var claims []ledger.Claim
-	for _, unit := range append(slices.Clone(ledger.Units), ledger.Calls) {
-		if limits, open := s.Limits[unit]; open {
-			claims = append(claims, ledger.Claim{
-				Account: ledger.Account{Scope: s.Kind, ID: s.ID, Unit: unit}, Limits: limits,
-			})
-		}
-	}
-	return claims
-}
-
-// claims are all accounts of some scopes. A compaction may take all of a limit: it makes the calls after it smaller.
-func claims(scopes []Scope, kind string) []ledger.Claim {
-	var all []ledger.Claim
-	for _, scope := range scopes {
-		all = append(all, scope.Claims()...)
-	}
-	if kind == Compaction {
-		for i := range all {
-			all[i].Limits = slices.Clone(all[i].Limits)
-			for j := range all[i].Limits {
-				all[i].Limits[j].Spendable, all[i].Limits[j].Final = 0, 0
-			}
-		}
-	}
-	return all
-}
-
-// closedUnit finds an account that the call would need and that its owner has been given none of.
-func closedUnit(scopes []Scope, reserve ledger.Reserve) (ledger.Account, bool) {
-	for _, scope := range scopes {
-		if scope.Kind == ledger.ScopeToken {
-			continue
-		}
-		for _, unit := range ledger.Units {
-			amount := reserve.Of(unit)
-			if _, open := scope.Limits[unit]; !open && (amount == nil || *amount > 0) {
-				return ledger.Account{Scope: scope.Kind, ID: scope.ID, Unit: unit}, true
-			}
-		}
-	}
-	return ledger.Account{}, false
-}
-
-// limits says whether any scope limits a unit.
-func limits(scopes []Scope, unit ledger.Unit) bool {
-	for _, scope := range scopes {
-		if slices.ContainsFunc(scope.Limits[unit], func(l ledger.Limit) bool { return l.Max < unlimited }) {
+// isOpen says whether any candidate leaves out what the router fills in, or has what it may have to change.
+func (r *Request) isOpen() bool {
+	for i := range r.Candidates {
+		if r.leavesOpen(&r.Candidates[i]) {
 			return true
 		}
 	}
 	return false
+}
+
+func (r *Request) leavesOpen(candidate *Candidate) bool {
+	return !isName(candidate.Provider) || !isName(candidate.Model) || candidate.Source == "" || candidate.Accounting == "" ||
+		candidate.Modalities == nil || candidate.Routing != nil || candidate.Price != nil && candidate.InputPrice == nil ||
+		candidate.named && (r.Facts.Protocol != hostProtocol || hasSuffix(candidate.Model) || isPreset(candidate.Model)) || candidate.Protocols == nil
+}
+
+// hostProtocol is the protocol of a call whose host does not name one: it is the host's own affair.
+const hostProtocol = "host"
+
+var hostProtocols = []string{hostProtocol}
+
+// completeFacts fills in what a host need not know of policy: a call that names no model is for the primary's.
+func (r *Request) completeFacts() error {
+	if r.Facts.Model == "" && len(r.Candidates) > 0 {
+		r.Facts.Model = r.Candidates[0].Model
+	}
+	if r.Facts.Protocol == "" {
+		r.Facts.Protocol = hostProtocol
+	}
+	r.Facts.Modalities, r.Identity.Groups = listOf(r.Facts.Modalities), listOf(r.Identity.Groups)
+	var err error
+	r.Facts.Kind, err = kindOf(r.Facts.Kind)
+	return err
+}
+
+// listOf is a list of facts: in a record, one that is nil would be none.
+func listOf(texts []string) []string {
+	if texts == nil {
+		return []string{}
+	}
+	return texts
+}
+
+// kindOf is the kind of work by its name; generation if it has none.
+func kindOf(name string) (string, error) {
+	if name == "" {
+		return Generation, nil
+	}
+	if !slices.Contains([]string{Generation, Embedding, Compaction, Tool}, name) {
+		return "", invalid("kind must be generation, embedding, compaction or tool")
+	}
+	return name, nil
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"regent/engine/policy"
 	"regent/ledger"
 )
@@ -21,6 +23,7 @@ func (b *bench) refused(request Request, code Code, reason string) *Error {
 	if !errors.As(err, &refusal) {
 		b.t.Fatalf("got %v, want a refusal", err)
 	}
+	b.router.teller.wait()
 	if refusal.Code != code || refusal.Details.Reason != reason {
 		b.t.Fatalf("got %s (%s), want %s (%s)", refusal.Code, refusal.Details.Reason, code, reason)
 	}
@@ -72,7 +75,7 @@ func TestCapReservesInFullAndUsageGivesBack(t *testing.T) {
 		t.Errorf("shortfall: %s", refusal.Details.Limit.Shortfall)
 	}
 	reservation := resolution.Reservation()
-	charge, err := b.router.RecordUsage(ctx, UsageReport{Reservation: &reservation, Usage: ledger.Usage{Output: 50}})
+	charge, err := b.router.RecordUsage(ctx, UsageReport{Budget: resolution.Budget(), Reservation: &reservation, Usage: ledger.Usage{Output: 50}})
 	if err != nil || charge.Tokens != 50 {
 		t.Fatalf("charge %+v, %v", charge, err)
 	}
@@ -93,7 +96,7 @@ func TestUncappedCallsGetNoReservation(t *testing.T) {
 	if err != nil || resolution.Reservation() != (Reservation{}) {
 		t.Fatalf("%+v, %v", resolution, err)
 	}
-	used := UsageReport{Request: &request, Candidate: &request.Candidates[0], Usage: ledger.Usage{Output: 99}}
+	used := UsageReport{Budget: budgetOf(&request), Usage: ledger.Usage{Output: 99}}
 	if _, err := b.router.RecordUsage(ctx, used); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +119,7 @@ func TestReservationsAreFencedAndExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	old := resolution.Reservation()
-	renewed, err := b.router.RenewBudget(ctx, old, 0)
+	renewed, err := b.router.RenewBudget(ctx, resolution.Budget(), old, 0)
 	if err != nil || renewed.ID != old.ID || renewed.Token <= old.Token {
 		t.Fatalf("%+v, %v", renewed, err)
 	}
@@ -127,8 +130,8 @@ func TestReservationsAreFencedAndExpire(t *testing.T) {
 			t.Fatalf("%s: got %v, want STATE", what, err)
 		}
 	}
-	wantState("releasing with the old token", b.router.ReleaseBudget(ctx, old))
-	if err := b.router.ReleaseBudget(ctx, renewed); err != nil {
+	wantState("releasing with the old token", b.router.ReleaseBudget(ctx, resolution.Budget(), old))
+	if err := b.router.ReleaseBudget(ctx, resolution.Budget(), renewed); err != nil {
 		t.Fatal(err)
 	}
 	b.wantBalance(ledger.ScopeTask, "acme:build", 0, 0)
@@ -139,13 +142,14 @@ func TestReservationsAreFencedAndExpire(t *testing.T) {
 	}
 	b.Advance(time.Minute)
 	late := resolution.Reservation()
-	_, err = b.router.RenewBudget(ctx, late, time.Hour)
+	_, err = b.router.RenewBudget(ctx, resolution.Budget(), late, time.Hour)
 	wantState("renewing an expired hold", err)
-	charge, err := b.router.RecordUsage(ctx, UsageReport{Reservation: &late, Usage: ledger.Usage{Output: 1}})
+	charge, err := b.router.RecordUsage(ctx, UsageReport{Budget: resolution.Budget(), Reservation: &late, Usage: ledger.Usage{Output: 1}})
 	if err != nil || !charge.UnknownUsage || charge.Tokens != 600 {
 		t.Fatalf("a late report: %+v, %v; want what was reserved", charge, err)
 	}
 	b.wantBalance(ledger.ScopeTask, "acme:build", 600, 0)
+	b.router.teller.wait()
 	unknown := 0
 	for _, d := range b.diagnostics {
 		if d.Outcome == "unknown_usage" {
@@ -197,7 +201,7 @@ func TestMissesMoveOn(t *testing.T) {
 		t.Errorf("selected %s", resolution.Candidate.Source)
 	}
 	b.wantBalance(ledger.ScopeTask, "acme:build", 0, 600) // the first one's hold was given back
-	if err := b.router.ReleaseBudget(ctx, resolution.Reservation()); err != nil {
+	if err := b.router.ReleaseBudget(ctx, resolution.Budget(), resolution.Reservation()); err != nil {
 		t.Fatal(err)
 	}
 	b.unknown["two"] = true
@@ -275,6 +279,35 @@ func TestDiagnosticsShape(t *testing.T) {
   "openRouterRoutingHonored": false,
   "residency": "eu"
 }`
+	if string(got) != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestDiagnosticsShapeOfAnOpenCircuit is the shape once more, where the router's own circuit had a candidate left alone.
+func TestDiagnosticsShapeOfAnOpenCircuit(t *testing.T) {
+	b := newBench(t, func(c *Config, s *policy.Settings) {
+		c.Circuit = &Circuit{Threshold: 1}
+		s.AllowedResidencies = &[]string{"eu"}
+	})
+	request := hosted("gpt-4o", "auto")
+	request.Candidates[1].Provider = "openrouter"
+	request.Candidates[0].Residency, request.Candidates[1].Residency = text("eu"), text("eu")
+	request.Facts.Residency = text("eu")
+	b.outcome("gpt-4o", false, uuid.Nil)
+	resolution, err := b.router.Resolve(ctx, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(resolution.Diagnostics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"outcome":"allow","selectedProvider":"openrouter","selectedModel":"auto",` +
+		`"attempts":[{"provider":"fake","model":"gpt-4o","outcome":"circuit_open","reason":"circuit_open"},` +
+		`{"provider":"openrouter","model":"auto","outcome":"selected"}],` +
+		`"identityRefs":{"tenantId":"acme","principalId":"bot","principalKind":"agent"},` +
+		`"openRouterRoutingHonored":false,"residency":"eu"}`
 	if string(got) != want {
 		t.Errorf("got %s", got)
 	}

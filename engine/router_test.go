@@ -13,7 +13,6 @@ func TestNewRefuses(t *testing.T) {
 	b := newBench(t, nil)
 	for name, change := range map[string]func(*Config){
 		"no policy":                 func(c *Config) { c.Policy = nil },
-		"no ledger":                 func(c *Config) { c.Ledger = nil },
 		"no resolver":               func(c *Config) { c.Resolver = nil },
 		"a negative ceiling":        func(c *Config) { c.Budgets = &Budgets{MaxTokens: number(-1)} },
 		"a negative cost ceiling":   func(c *Config) { c.Budgets = &Budgets{MaxCostNanoUSD: number(-1)} },
@@ -61,7 +60,7 @@ func TestACapWithoutACeilingIsHeld(t *testing.T) {
 			t.Fatalf("%+v, %v", resolution, err)
 		}
 		reservation := resolution.Reservation()
-		if _, err := b.router.RecordUsage(ctx, UsageReport{Reservation: &reservation, Usage: ledger.Usage{Output: 1 << 40}}); err != nil {
+		if _, err := b.router.RecordUsage(ctx, UsageReport{Budget: resolution.Budget(), Reservation: &reservation, Usage: ledger.Usage{Output: 1 << 40}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,11 +92,11 @@ func TestCostBudget(t *testing.T) {
 		t.Errorf("limit: %+v", limit)
 	}
 	reservation := resolution.Reservation()
-	charge, err := b.router.RecordUsage(ctx, UsageReport{Reservation: &reservation, Usage: ledger.Usage{UncachedInput: 3, Output: 4}})
+	charge, err := b.router.RecordUsage(ctx, UsageReport{Budget: resolution.Budget(), Reservation: &reservation, Usage: ledger.Usage{UncachedInput: 3, Output: 4}})
 	if want := (ledger.Charge{Tokens: 7, NanoUSD: 7000}); err != nil || charge != want {
 		t.Errorf("charge %+v, %v", charge, err)
 	}
-	direct := UsageReport{Request: &request, Candidate: &request.Candidates[0], NanoUSD: 93_000}
+	direct := UsageReport{Budget: budgetOf(&request), NanoUSD: number(93_000)}
 	if charge, err := b.router.RecordUsage(ctx, direct); err != nil || charge.NanoUSD != 93_000 {
 		t.Errorf("a direct charge: %+v, %v", charge, err)
 	}
@@ -141,10 +140,10 @@ func TestRecordUsageRefuses(t *testing.T) {
 	reservation := resolution.Reservation()
 	for name, report := range map[string]UsageReport{
 		"nothing to charge":       {Usage: ledger.Usage{Output: 1}},
-		"no candidate":            {Request: &request},
-		"negative usage":          {Request: &request, Candidate: &request.Candidates[0], Usage: ledger.Usage{Output: -1}},
-		"a negative cost":         {Request: &request, Candidate: &request.Candidates[0], NanoUSD: -1},
-		"negative usage of holds": {Reservation: &reservation, Usage: ledger.Usage{Output: -1}},
+		"no candidate":            {Budget: Budget{Identity: request.Identity, Provider: "fake"}},
+		"negative usage":          {Budget: budgetOf(&request), Usage: ledger.Usage{Output: -1}},
+		"a negative cost":         {Budget: budgetOf(&request), NanoUSD: number(-1)},
+		"negative usage of holds": {Budget: budgetOf(&request), Reservation: &reservation, Usage: ledger.Usage{Output: -1}},
 	} {
 		_, err := b.router.RecordUsage(ctx, report)
 		var refusal *Error
@@ -155,7 +154,7 @@ func TestRecordUsageRefuses(t *testing.T) {
 	key := modelKey(request.Identity, request.Candidates[0].Provider, request.Candidates[0].Model)
 	b.wantBalance(ledger.ScopeModel, key, 0, 10)
 	settle := func(output int64) (ledger.Charge, error) {
-		return b.router.RecordUsage(ctx, UsageReport{Reservation: &reservation, Usage: ledger.Usage{Output: output}})
+		return b.router.RecordUsage(ctx, UsageReport{Budget: resolution.Budget(), Reservation: &reservation, Usage: ledger.Usage{Output: output}})
 	}
 	for range 2 { // the same report again is the same charge
 		if charge, err := settle(25); err != nil || charge.Tokens != 25 || !charge.Overage {
@@ -163,8 +162,8 @@ func TestRecordUsageRefuses(t *testing.T) {
 		}
 	}
 	for name, err := range map[string]error{
-		"another report": second(settle(26)), "a release": b.router.ReleaseBudget(ctx, reservation),
-		"a renewal": second(b.router.RenewBudget(ctx, reservation, 0)), "nobody's hold": b.router.ReleaseBudget(ctx, Reservation{}),
+		"another report": second(settle(26)), "a release": b.router.ReleaseBudget(ctx, resolution.Budget(), reservation),
+		"a renewal": second(b.router.RenewBudget(ctx, resolution.Budget(), reservation, 0)), "nobody's hold": b.router.ReleaseBudget(ctx, resolution.Budget(), Reservation{}),
 	} {
 		var refusal *Error
 		if !errors.As(err, &refusal) || refusal.Code != CodeState {
@@ -189,7 +188,7 @@ func TestRenewalKeepsAHold(t *testing.T) {
 	reservation := resolution.Reservation()
 	for _, extend := range []time.Duration{0, 0, time.Minute} { // 0: the router's own
 		b.Advance(9 * time.Second)
-		if reservation, err = b.router.RenewBudget(ctx, reservation, extend); err != nil {
+		if reservation, err = b.router.RenewBudget(ctx, resolution.Budget(), reservation, extend); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -220,5 +219,25 @@ func TestAnExpiryIsToldOnce(t *testing.T) {
 	}
 	if outcomes["allow"] != 1 || outcomes["deny"] != 2 || outcomes["unknown_usage"] != 1 {
 		t.Errorf("diagnostics: %v", outcomes)
+	}
+}
+
+// TestFallbacksFollow: the router's own candidates come after those of the request, each once, and the request is not changed.
+func TestFallbacksFollow(t *testing.T) {
+	fallbacks := []Candidate{candidate("two"), candidate("one"), candidate("three")}
+	b := newBench(t, func(c *Config, _ *policy.Settings) { c.Fallbacks = fallbacks })
+	b.unknown["one"], b.unknown["two"] = true, true
+	request := hosted("one")
+	for range 2 {
+		resolution := b.resolve(request)
+		if got := told([]Diagnostics{resolution.Diagnostics}); got != "fake miss, fake miss, fake selected" || resolution.Candidate.Source != "three" {
+			t.Errorf("%s: %+v", got, resolution.Diagnostics)
+		}
+	}
+	if len(request.Candidates) != 1 || request.Candidates[0].InputPrice != nil || fallbacks[0].InputPrice != nil || b.resolved["one"] != 2 {
+		t.Errorf("the request is %+v, resolved %v", request.Candidates, b.resolved)
+	}
+	if resolution := b.resolve(Request{Identity: request.Identity, Facts: request.Facts}); resolution.Candidate.Source != "three" {
+		t.Errorf("without candidates of its own: %+v", resolution.Diagnostics)
 	}
 }

@@ -19,37 +19,104 @@ import (
 // Serve returns nil if an attempt was complete, an [*Error] if the call was refused before any attempt, and otherwise the
 // last attempt's error, which the consumer may have been told already if there was output.
 func (r *Router) Serve(ctx context.Context, request Request, attempt func(context.Context, *Grant) Outcome) error {
-	w, err := r.newWalk(&request, true)
+	if err := r.running.begin(); err != nil {
+		return err
+	}
+	defer r.running.all.Done()
+	w, err := r.newWalk(request, true)
 	if err != nil {
 		return err
 	}
 	var last *attempted
 	for {
-		grant, err := w.next(ctx)
+		grant, err := w.onward(ctx, last)
 		if err != nil {
-			return w.giveUp(ctx, last, err)
+			return err
 		}
-		w.report("allow", grant)
 		last = w.contact(ctx, grant, attempt)
 		if !last.retry(ctx) {
 			w.finish(last, nil, last.outcome.Err)
 			return last.outcome.Err
 		}
+	}
+}
+
+// onward leaves a failed attempt behind, nil at first, for the next candidate that may be contacted. Its error is the call's.
+func (w *walk) onward(ctx context.Context, last *attempted) (*Grant, error) {
+	if last != nil {
 		w.failOver(last)
 	}
+	grant, err := w.next(ctx)
+	if err != nil {
+		return nil, w.giveUp(ctx, last, err)
+	}
+	w.report("allow", grant)
+	return grant, nil
 }
 
 // attempted is a candidate that was contacted.
 type attempted struct {
-	grant       *Grant
-	outcome     Outcome
+	grant   *Grant
+	started time.Time     // by the router's clock
+	began   time.Time     // by the process's
+	stop    func()        // renewing its hold
+	outcome Outcome       // and what follows from it:
+	latency time.Duration // of the whole attempt
+	// recorded, state and health are what the ledger is told, consumption what it charges.
 	recorded    ledger.Outcome
 	state       ledger.State
 	health      ledger.Health
-	unused      bool // the caller had gone before the candidate was contacted
 	consumption *ledger.Consumption
 	settlement  Settlement
+	unused      bool // the caller had gone before the candidate was contacted
 }
+
+// begin starts an attempt: its hold is renewed until its end.
+func (w *walk) begin(grant *Grant) *attempted {
+	return &attempted{grant: grant, started: w.Now(), began: time.Now(), stop: grant.keep()}
+}
+
+// end works out what an attempt's outcome comes to, and tells the selection.
+func (w *walk) end(ctx context.Context, last *attempted, outcome Outcome) {
+	last.stop()
+	last.outcome, last.latency = outcome, time.Since(last.began)
+	last.recorded, last.state = ended(outcome)
+	if last.health = health(outcome); ctx.Err() != nil && last.health == ledger.Failing {
+		last.health = ledger.Neutral // it may be the caller's going that failed it
+	}
+	last.consumption = settle(outcome, w.settlementRules(last.grant), w.inputTokens(&outcome))
+	last.settlement = w.settlement(last)
+	w.Meter.Contacted(last.latency, last.grant.Candidate, last.recorded)
+	if last.health != ledger.Neutral {
+		candidate := last.grant.Candidate
+		w.observe(Observation{
+			Provider: candidate.Provider, Model: candidate.Model, Success: last.health == ledger.Healthy, Latency: &last.latency,
+		})
+	}
+}
+
+// contact runs one attempt, unless the caller has gone meanwhile. A panic in it ends the attempt like any failure, and goes on.
+func (w *walk) contact(ctx context.Context, grant *Grant, attempt func(context.Context, *Grant) Outcome) *attempted {
+	last := w.begin(grant)
+	outcome := Outcome{Err: errPanicked}
+	returned := false
+	defer func() {
+		w.end(ctx, last, outcome)
+		if !returned {
+			w.finish(last, nil, outcome.Err)
+		}
+	}()
+	if last.unused = ctx.Err() != nil; last.unused {
+		outcome.Err = ErrAborted
+	} else {
+		outcome = attempt(ctx, grant)
+	}
+	returned = true
+	return last
+}
+
+// errPanicked is the outcome of an attempt that panicked.
+var errPanicked = errors.New("engine: the attempt panicked")
 
 // retry says whether another candidate may serve the call after this one.
 func (a *attempted) retry(ctx context.Context) bool {
@@ -57,42 +124,14 @@ func (a *attempted) retry(ctx context.Context) bool {
 	return !a.outcome.Output && ctx.Err() == nil && errors.As(a.outcome.Err, &failure) && failure.Elsewhere()
 }
 
-// contact runs one attempt, unless the caller has gone meanwhile. A panic in it ends the attempt like any failure, and goes on.
-func (w *walk) contact(ctx context.Context, grant *Grant, attempt func(context.Context, *Grant) Outcome) (last *attempted) {
-	started, began := w.Now(), time.Now()
-	stop := grant.keep()
-	last = &attempted{grant: grant, outcome: Outcome{Err: errors.New("engine: the attempt panicked")}}
-	returned := false
-	defer func() {
-		stop()
-		last.recorded, last.state = ended(last.outcome)
-		if last.health = health(last.outcome); ctx.Err() != nil && last.health == ledger.Failing {
-			last.health = ledger.Neutral // it may be the caller's going that failed it
-		}
-		last.consumption = settle(last.outcome, value(w.activation.Settings().Settlement), w.request.Facts.InputTokens)
-		last.settlement = w.settlement(grant, last)
-		last.settlement.Duration = w.Now().Sub(started)
-		w.Meter.Contacted(time.Since(began), grant.Candidate, last.recorded)
-		if !returned {
-			w.finish(last, nil, last.outcome.Err)
-		}
-	}()
-	if last.unused = ctx.Err() != nil; last.unused {
-		last.outcome.Err = ErrAborted
-	} else {
-		last.outcome = attempt(ctx, grant)
-	}
-	returned = true
-	return last
-}
-
 // settlement is what a host is told of an attempt.
-func (w *walk) settlement(grant *Grant, last *attempted) Settlement {
-	candidate := grant.Candidate
+func (w *walk) settlement(last *attempted) Settlement {
+	candidate := last.grant.Candidate
 	return Settlement{
-		Call: w.request.ID, Attempt: grant.newest().ID, Identity: identityRefs(w.request.Identity), Source: candidate.Source,
+		Call: w.request.ID, Attempt: last.grant.Attempt(), Identity: identityRefs(w.request.Identity), Source: candidate.Source,
 		Provider: candidate.Provider, Model: candidate.Model, Outcome: last.recorded.Result, Err: last.outcome.Err,
-		Usage: last.outcome.Usage, TaskID: w.request.TaskID, Kind: w.request.Facts.Kind, BudgetReleased: last.consumption == nil,
+		Duration: w.Now().Sub(last.started), Usage: last.outcome.Usage, TaskID: w.request.TaskID, Kind: w.request.Facts.Kind,
+		BudgetReleased: last.consumption == nil,
 	}
 }
 
@@ -100,11 +139,25 @@ func (w *walk) settlement(grant *Grant, last *attempted) Settlement {
 // told is what the caller gets.
 func (w *walk) finish(last *attempted, decision []byte, told error) {
 	w.Meter.Ended(last.state, told)
+	w.conclude(w.ending(last, decision))
+}
+
+// ending is how the call's last attempt is settled.
+func (w *walk) ending(last *attempted, decision []byte) *settling {
+	settling := &settling{
+		walk: w, last: last, settled: func(charge ledger.Charge) { w.tell(last.settlement, charge) }, consumption: last.consumption,
+	}
+	if !last.grant.isUnheld() {
+		settling.ending = w.endingOf(last)
+		settling.ending.State, settling.ending.Decision = w.callState(last.state), decision
+	}
+	return settling
+}
+
+// endingOf is the end of an attempt's hold.
+func (w *walk) endingOf(last *attempted) ledger.Ending {
 	hold := last.grant.newest()
-	w.conclude(w.request.ID, ledger.Ending{
-		Hold: hold.ID, Token: hold.Token, Outcome: last.recorded, State: w.callState(last.state), Decision: decision,
-		Health: last.health, Unused: last.unused,
-	}, last.consumption, func(charge ledger.Charge) { w.tell(last.settlement, charge) })
+	return ledger.Ending{Hold: hold.ID, Token: hold.Token, Outcome: last.recorded, Health: last.health, Unused: last.unused}
 }
 
 // callState is empty for a host without calls.
@@ -115,14 +168,25 @@ func (w *walk) callState(state ledger.State) ledger.State {
 	return state
 }
 
-// failOver leaves the failed attempt to be ended together with the next admission.
-func (w *walk) failOver(last *attempted) {
-	hold := last.grant.newest()
-	w.replaces = &ledger.Replacement{
-		Ending:      ledger.Ending{Hold: hold.ID, Token: hold.Token, Outcome: last.recorded, Health: last.health},
-		Consumption: last.consumption,
+// chargeable is a consumption that the next admission can charge: a usage that cannot be is charged at what was held.
+func chargeable(c *ledger.Consumption) *ledger.Consumption {
+	if c == nil || c.Usage == nil {
+		return c
 	}
-	w.replaced = &last.settlement
+	if _, err := c.Usage.Tokens(); err != nil {
+		return &ledger.Consumption{}
+	}
+	return c
+}
+
+// failOver leaves the failed attempt to be ended together with the next admission. One without a hold is ended by itself.
+func (w *walk) failOver(last *attempted) {
+	if last.grant.isUnheld() {
+		w.conclude(w.ending(last, nil))
+	} else {
+		w.replaces = &ledger.Replacement{Ending: w.endingOf(last), Consumption: chargeable(last.consumption)}
+		w.replaced = &last.settlement
+	}
 	candidate := last.grant.Candidate
 	w.steps = append(w.steps, step{candidate: candidate, outcome: Failed, reason: last.recorded.Reason})
 	w.attempts = append(w.attempts, policy.Attempt{
@@ -133,7 +197,7 @@ func (w *walk) failOver(last *attempted) {
 // giveUp ends a call for which no candidate is left. If one was contacted, its failure is the answer, unless the caller's own
 // limit ended the walk.
 func (w *walk) giveUp(ctx context.Context, last *attempted, err error) error {
-	if w.replaces == nil {
+	if w.replaces == nil && last == nil {
 		return w.refuse(ctx, err)
 	}
 	var refusal *Error
@@ -142,20 +206,24 @@ func (w *walk) giveUp(ctx context.Context, last *attempted, err error) error {
 	if refusal != nil {
 		refusal.Diagnostics = diagnostics
 	}
+	told := err
+	if last != nil && (refusal == nil || !refusal.Details.Class.OfCaller()) {
+		told = last.outcome.Err
+	}
 	decision := w.event(nil, refusal)
-	if last != nil && last.grant.hold.ID == w.replaces.Hold {
-		told := last.outcome.Err
-		if refusal != nil && refusal.Details.Class.OfCaller() {
-			told = refusal
-		}
+	switch {
+	case w.replaces == nil: // the last attempt had no hold, and has been ended
+		w.settling.Go(func() {
+			if err := w.Ledger.Refuse(context.Background(), nil, decision); err != nil {
+				w.Log.Error("the end of a call could not be recorded", "call", w.request.ID, "err", err)
+			}
+		})
+	case last != nil && last.grant.hold.ID == w.replaces.Hold:
 		w.finish(last, decision, told)
-		return told
+	default:
+		w.abandon(decision, told)
 	}
-	if last != nil {
-		err = last.outcome.Err
-	}
-	w.abandon(decision, err)
-	return err
+	return told
 }
 
 // refuse records the denial of a call that was never admitted, and returns it. If it cannot be recorded, the call is refused
@@ -176,10 +244,11 @@ func (w *walk) refuse(ctx context.Context, err error) error {
 	return refusal
 }
 
-// abandon ends a call whose last admitted candidate was never contacted, because the resolver does not know it.
+// abandon ends a call whose last admitted candidate was never contacted, because the resolver does not know it. What it was admitted
+// with is given back before the caller is told, so that the next call finds it.
 func (w *walk) abandon(decision []byte, told error) {
 	w.Meter.Ended(ledger.Failed, told)
 	ending := w.replaces.Ending
 	ending.State, ending.Decision = w.callState(ledger.Failed), decision
-	w.conclude(w.request.ID, ending, nil, func(ledger.Charge) {})
+	_ = w.concludeNow(&settling{walk: w, ending: ending, settled: func(ledger.Charge) {}}) // which is tried again if it fails
 }

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"time"
 
@@ -28,30 +30,83 @@ type Outcome struct {
 	Status int
 	// Usage is the provider's last report; nil if none arrived.
 	Usage *ledger.Usage
-	// OutputTokens estimates the output that was relayed, for the case that no usage arrived.
-	OutputTokens int64
+	// OutputTokens estimates the output that came, for the case that no usage arrived, and InputTokens the prompt, where the facts of the
+	// call do not: [Outcome.Count] does the former.
+	OutputTokens, InputTokens int64
+
+	outputBytes, outputParts int64
 }
 
-// ErrAborted is the outcome of a call whose consumer went away.
-var ErrAborted = errors.New("the consumer went away")
+// Count counts an event of the provider's answer.
+func (o *Outcome) Count(event *adapters.Event) {
+	switch {
+	case event.Usage != nil && event.Kind != adapters.Opening: // whose counts are those of a call that only begins
+		usage := *event.Usage // which its provider may count on in
+		usage.Units = maps.Clone(usage.Units)
+		o.Usage = &usage
+	case event.Kind == adapters.Done: // its nil takes back what was reported before it
+		o.Usage = nil
+	}
+	o.outputBytes = min(o.outputBytes+min(max(int64(event.OutputBytes), 0), outputBytesMax), outputBytesMax)
+	if event.Kind.IsOutput() {
+		o.outputParts++
+	}
+	// A delta is a token or more in every dialect that streams, and a token is at most some four bytes of English.
+	o.OutputTokens = max(o.outputParts, tokensOf(o.outputBytes))
+}
+
+// outputBytesMax bounds what is counted of an answer: far more than any, and little enough to be added up.
+const outputBytesMax = 1 << 50
+
+// tokensOf is the least number of tokens that so many bytes of text are taken for.
+func tokensOf(bytes int64) int64 { return (bytes + 3) / 4 }
+
+var (
+	// ErrAborted is the outcome of a call whose consumer went away.
+	ErrAborted = errors.New("the consumer went away")
+	// ErrEarlyClose is the outcome of an answer that its consumer closed before its end.
+	ErrEarlyClose = errors.New("the consumer closed the answer before its end")
+)
 
 // Settlement tells a host what an attempt came to.
 type Settlement struct {
-	Call uuid.UUID
-	// Attempt is the id of the attempt's hold.
-	Attempt                 uuid.UUID
-	Identity                IdentityRefs
-	Source, Provider, Model string
-	// Outcome is "success", "error" or "abort".
+	Call     uuid.UUID
+	Attempt  uuid.UUID
+	Identity IdentityRefs
+	Source   string
+	Provider string
+	Model    string
+	// Outcome is "success", "error", "abort" or "early_close".
 	Outcome  string
 	Err      error
 	Duration time.Duration
 	// Usage is the provider's report; nil if none arrived.
 	Usage *ledger.Usage
-	// Charge is what was committed; BudgetReleased says that everything was given back instead.
-	Charge         ledger.Charge
-	BudgetReleased bool
-	TaskID, Kind   string
+	// Charge is what was committed. BudgetCommitted says that something was, BudgetReleased that everything was given back instead, and
+	// UnknownUsage that what was held was charged, since nobody knows what was used.
+	Charge                                        ledger.Charge
+	BudgetCommitted, BudgetReleased, UnknownUsage bool
+	TaskID, Kind                                  string
+}
+
+// settlementRules are what an attempt is charged whose usage is not known. For a host's own calls it is what was held, which is set aside
+// in full; without a hold it is an estimate; for recorded calls, policy says it.
+func (w *walk) settlementRules(grant *Grant) policy.Settlement {
+	switch {
+	case grant.isUnheld():
+		return policy.Settlement{Interrupted: "estimate", AcceptedWithoutOutput: "release"}
+	case w.request.Call == nil:
+		return policy.Settlement{Interrupted: "held", AcceptedWithoutOutput: "release"}
+	}
+	return value(w.activation.Settings().Settlement)
+}
+
+// inputTokens is the estimate of the prompt.
+func (w *walk) inputTokens(outcome *Outcome) *int64 {
+	if w.request.Facts.InputTokens == nil && w.request.Call == nil {
+		return &outcome.InputTokens
+	}
+	return w.request.Facts.InputTokens
 }
 
 // settle is the whole rule of what an attempt is charged. nil releases the hold.
@@ -94,6 +149,9 @@ func ended(outcome Outcome) (ledger.Outcome, ledger.State) {
 	case errors.Is(outcome.Err, ErrAborted):
 		recorded.Result, recorded.Reason = ledger.Aborted, "client_gone"
 		return recorded, ledger.Cancelled
+	case errors.Is(outcome.Err, ErrEarlyClose):
+		recorded.Result, recorded.Reason = ledger.EarlyClosed, "closed_early"
+		return recorded, ledger.Cancelled
 	case errors.As(outcome.Err, &failure):
 		recorded.Reason = string(failure.Reason)
 		if recorded.Status == 0 {
@@ -135,40 +193,152 @@ func faulty(failure *adapters.Failure) bool {
 const (
 	settleRetry    = 20 * time.Millisecond // the first pause: longer than a transaction
 	settleRetryMax = 5 * time.Second       // the longest: a store that comes back is found soon
+	settleRetryMin = time.Millisecond      // however little holds live, the processor is left to others
 )
 
 // longer is the next pause after one. What holds live for bounds it, too: after an outage no hold expires for so long, and in this time
 // each settlement has to be tried again.
 func (r *Router) longer(pause time.Duration) time.Duration {
-	return min(2*pause, settleRetryMax, r.HoldTTL/4)
+	return max(min(2*pause, settleRetryMax, r.HoldTTL/4), settleRetryMin)
+}
+
+// settling is an attempt's end on its way into the ledger.
+type settling struct {
+	*walk
+	last *attempted // nil if nobody was contacted
+	// ending is that of the hold; it is zero without one.
+	ending      ledger.Ending
+	consumption *ledger.Consumption
+	// settled is told of the charge, once it is written.
+	settled func(ledger.Charge)
+	// posted says that what an attempt without a hold used has been charged.
+	posted bool
 }
 
 // conclude writes an attempt's end in the background, on a context that outlives the request: the answer never waits for it.
 // It is tried until the ledger has it, which settled is told of, or says that the hold has ended already.
-func (r *Router) conclude(call uuid.UUID, ending ledger.Ending, consumption *ledger.Consumption, settled func(ledger.Charge)) {
+func (w *walk) conclude(s *settling) {
 	began := time.Now()
-	r.settling.Go(func() {
-		defer func() { r.Meter.Settled(time.Since(began)) }()
-		for pause := settleRetry; ; pause = r.longer(pause) {
-			charge, err := r.end(ending, consumption)
-			switch {
-			case err == nil:
-				settled(charge)
+	w.Router.settling.Go(func() {
+		defer func() { w.settledIn(time.Since(began)) }()
+		for pause := settleRetry; ; pause = w.longer(pause) {
+			if over, _ := s.write(); over {
 				return
-			case errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrOverflow) || errors.Is(err, ledger.ErrPrice):
-				r.Log.Error("a usage could not be charged; what was held is charged", "call", call, "err", err)
-				consumption = &ledger.Consumption{}
-			case errors.Is(err, ledger.ErrExpired) && consumption == nil:
-				// Too late to give anything back: what was held is charged already, and a settlement says how much that is.
-				consumption = &ledger.Consumption{}
-			case errors.Is(err, ledger.ErrState) || errors.Is(err, ledger.ErrClosed):
-				r.Log.Warn("an attempt had ended before it was settled", "call", call, "hold", ending.Hold, "err", err)
-				return
-			default:
-				r.Log.Warn("a settlement is tried again", "call", call, "hold", ending.Hold, "err", err)
-				time.Sleep(pause)
 			}
+			time.Sleep(pause)
 		}
+	})
+}
+
+// concludeNow writes an attempt's end before it returns, or else in the background, where the error is why it is not written yet.
+func (w *walk) concludeNow(s *settling) error {
+	began := time.Now()
+	over, err := s.write()
+	if !over {
+		w.conclude(s)
+		return err
+	}
+	w.Meter.Settled(time.Since(began))
+	return err
+}
+
+// settledIn tells the meter on a goroutine of the router's own, where a panic of the host's would end the process.
+func (w *walk) settledIn(took time.Duration) {
+	defer func() {
+		if failure := recover(); failure != nil {
+			w.Log.Error("the host's meter panicked", "type", fmt.Sprintf("%T", failure))
+		}
+	}()
+	w.Meter.Settled(took)
+}
+
+// write writes the end once. over says that there is nothing left to be tried.
+func (s *settling) write() (over bool, err error) {
+	charge, err := s.end()
+	switch {
+	case err == nil:
+		s.settled(charge)
+		return true, nil
+	case errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrUsage) || errors.Is(err, ledger.ErrOverflow) || errors.Is(err, ledger.ErrPrice):
+		s.Log.Error("a usage could not be charged; what was held or is estimated is charged", "call", s.request.ID, "err", err)
+		s.consumption = s.unknown()
+	case errors.Is(err, ledger.ErrExpired) && s.consumption == nil:
+		// Too late to give anything back: what was held is charged already, and a settlement says how much that is.
+		s.consumption = &ledger.Consumption{}
+	case errors.Is(err, ledger.ErrState) || errors.Is(err, ledger.ErrClosed):
+		s.Log.Warn("an attempt had ended before it was settled", "call", s.request.ID, "hold", s.ending.Hold, "err", err)
+		return true, err
+	default:
+		s.Log.Warn("a settlement is tried again", "call", s.request.ID, "hold", s.ending.Hold, "err", err)
+	}
+	return false, err
+}
+
+// unknown is what is charged in place of a usage that cannot be: what was held, or an estimate if nothing was, and that once.
+func (s *settling) unknown() *ledger.Consumption {
+	if s.ending.Hold != uuid.Nil || s.consumption.Estimated {
+		return &ledger.Consumption{}
+	}
+	outcome := s.last.outcome
+	outcome.Usage, outcome.Output = nil, true // something was used
+	return settle(outcome, s.settlementRules(s.last.grant), s.inputTokens(&outcome))
+}
+
+// end writes the end of the hold, or what an attempt without one comes to.
+func (s *settling) end() (ledger.Charge, error) {
+	switch {
+	case s.ending.Hold == uuid.Nil:
+		return s.endUnheld()
+	case s.consumption == nil:
+		return ledger.Charge{}, s.Ledger.Release(context.Background(), s.ending)
+	}
+	return s.Ledger.Settle(context.Background(), s.ending, *s.consumption)
+}
+
+// endUnheld charges the budgets of an attempt without a hold directly, and tells its rates and circuit of it. What it used and nobody can
+// price is counted in tokens alone.
+func (s *settling) endUnheld() (charge ledger.Charge, err error) {
+	if s.consumption != nil && s.consumption.Usage != nil {
+		if charge, err = s.charge(); err != nil {
+			return ledger.Charge{}, err
+		}
+	}
+	return charge, s.tellGates(s.last.grant, s.last.health, s.last.unused)
+}
+
+// charge posts what was used, once.
+func (s *settling) charge() (ledger.Charge, error) {
+	usage, candidate := *s.consumption.Usage, s.last.grant.Candidate
+	charge := ledger.Charge{Estimated: s.consumption.Estimated}
+	var err error
+	if charge.Tokens, err = usage.Tokens(); err != nil {
+		return charge, err
+	}
+	if candidate.Price != nil {
+		if charge.NanoUSD, err = candidate.Price.Cost(usage); err != nil && !errors.Is(err, ledger.ErrUnpriced) {
+			return charge, err
+		}
+	}
+	if s.posted {
+		return charge, nil
+	}
+	posting := ledger.Posting{
+		ID: s.last.grant.Attempt(), Usage: usage, NanoUSD: charge.NanoUSD, Source: candidate.Source, Provider: candidate.Provider,
+	}
+	posting.Accounts, posting.Limits = charged(s.scopes(s.request, candidate))
+	err = s.Ledger.Post(context.Background(), posting)
+	s.posted = err == nil
+	return charge, err
+}
+
+// tellGates tells the rates and the circuit of an attempt without a hold of its end.
+func (w *walk) tellGates(grant *Grant, health ledger.Health, unused bool) error {
+	if grant.Candidate.Circuit == nil && (!unused || len(grant.rates) == 0) {
+		return nil
+	}
+	hold := grant.newest()
+	return w.Ledger.Report(context.Background(), ledger.Report{
+		Attempt: hold.ID, AdmittedAt: hold.AdmittedAt, Rates: grant.rates, Circuit: grant.Candidate.Circuit, Health: health, Unused: unused,
 	})
 }
 
@@ -202,17 +372,13 @@ func (w *walk) takeBack(hold uuid.UUID) {
 }
 
 // tell tells the host of a settlement.
-func (r *Router) tell(settlement Settlement, charge ledger.Charge) {
-	settlement.Charge = charge
+func (w *walk) tell(settlement Settlement, charge ledger.Charge) {
+	settlement.Charge, settlement.UnknownUsage = charge, charge.UnknownUsage
 	settlement.BudgetReleased = settlement.BudgetReleased && !charge.UnknownUsage
-	if r.OnSettlement != nil {
-		r.OnSettlement(settlement)
+	settlement.BudgetCommitted = !settlement.BudgetReleased
+	for _, callback := range []func(Settlement){w.OnSettlement, w.onSettlement} {
+		if callback != nil {
+			w.teller.tell(func() { callback(settlement) })
+		}
 	}
-}
-
-func (r *Router) end(ending ledger.Ending, consumption *ledger.Consumption) (ledger.Charge, error) {
-	if consumption == nil {
-		return ledger.Charge{}, r.Ledger.Release(context.Background(), ending)
-	}
-	return r.Ledger.Settle(context.Background(), ending, *consumption)
 }

@@ -25,7 +25,7 @@ func TestATaskHasOnePool(t *testing.T) {
 			return err
 		}
 		reservation := resolution.Reservation()
-		_, err = b.router.RecordUsage(ctx, UsageReport{Reservation: &reservation, Usage: ledger.Usage{Output: tokens}})
+		_, err = b.router.RecordUsage(ctx, UsageReport{Budget: resolution.Budget(), Reservation: &reservation, Usage: ledger.Usage{Output: tokens}})
 		return err
 	}
 	for _, each := range []struct {
@@ -52,7 +52,7 @@ func TestATaskHasOnePool(t *testing.T) {
 	if _, err := b.router.Resolve(ctx, running); err != nil {
 		t.Fatal(err)
 	}
-	report, err := b.router.ReadBudget(ctx, BudgetQuery{Identity: policy.Identity{Tenant: tenant}, TaskID: "build:1"})
+	report, err := b.router.ReadBudget(ctx, Budget{Identity: policy.Identity{Tenant: tenant}, TaskID: "build:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestATaskHasOnePool(t *testing.T) {
 
 	// When the window has closed, all of it is forgotten.
 	b.Advance(25 * time.Hour)
-	report, err = b.router.ReadBudget(ctx, BudgetQuery{Identity: policy.Identity{Tenant: tenant}, TaskID: "build:1"})
+	report, err = b.router.ReadBudget(ctx, Budget{Identity: policy.Identity{Tenant: tenant}, TaskID: "build:1"})
 	if err != nil || report.Used.Tokens > 8 || len(report.Attributions) > 1 {
 		t.Errorf("a day later: %+v, %v", report, err)
 	}
@@ -87,18 +87,18 @@ func TestReadBudgetOfAModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	reservation := resolution.Reservation()
-	if _, err := b.router.RecordUsage(ctx, UsageReport{Reservation: &reservation, Usage: ledger.Usage{Output: 12}}); err != nil {
+	if _, err := b.router.RecordUsage(ctx, UsageReport{Budget: resolution.Budget(), Reservation: &reservation, Usage: ledger.Usage{Output: 12}}); err != nil {
 		t.Fatal(err)
 	}
-	report, err := b.router.ReadBudget(ctx, BudgetQuery{Identity: request.Identity, Provider: "fake", Model: "a"})
+	report, err := b.router.ReadBudget(ctx, Budget{Identity: request.Identity, Provider: "fake", Model: "a"})
 	if err != nil || report.Used != (Spent{Tokens: 12, NanoUSD: 12_000}) || report.Held != (Spent{}) || len(report.ByModel)+len(report.Attributions) > 0 {
 		t.Errorf("got %+v, %v", report, err)
 	}
-	if report, err := b.router.ReadBudget(ctx, BudgetQuery{Identity: request.Identity, Provider: "fake", Model: "b"}); err != nil || report.Used != (Spent{}) {
+	if report, err := b.router.ReadBudget(ctx, Budget{Identity: request.Identity, Provider: "fake", Model: "b"}); err != nil || report.Used != (Spent{}) {
 		t.Errorf("another model: got %+v, %v", report, err)
 	}
 	var refusal *Error
-	if _, err := newBench(t, nil).router.ReadBudget(ctx, BudgetQuery{}); !errors.As(err, &refusal) || refusal.Code != CodeValidation {
+	if _, err := newBench(t, nil).router.ReadBudget(ctx, Budget{}); !errors.As(err, &refusal) || refusal.Code != CodeValidation {
 		t.Errorf("without budgets: got %v", err)
 	}
 }
@@ -116,11 +116,10 @@ func TestAChargeOfAnAttemptSettlesItsHold(t *testing.T) {
 	if resolution.Reservation().ID != attempt {
 		t.Errorf("the reservation is %s, not the attempt %s", resolution.Reservation().ID, attempt)
 	}
-	if _, err := b.router.RenewBudget(ctx, resolution.Reservation(), 0); err != nil {
+	if _, err := b.router.RenewBudget(ctx, resolution.Budget(), resolution.Reservation(), 0); err != nil {
 		t.Fatal(err)
 	}
-	one := candidate("a")
-	report := UsageReport{Attempt: attempt, Request: &request, Candidate: &one, Usage: ledger.Usage{Output: 7}, NanoUSD: 7000}
+	report := UsageReport{Budget: budgetOf(&request), Attempt: attempt, Usage: ledger.Usage{Output: 7}}
 	for range 2 {
 		charge, err := b.router.RecordUsage(ctx, report)
 		if err != nil || charge.Tokens != 7 {
@@ -133,7 +132,7 @@ func TestAChargeOfAnAttemptSettlesItsHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wantBalance(ledger.ScopeTask, "acme:build", 14, 0)
-	request.Facts.Kind = "leisure"
+	report.Kind = "leisure"
 	var refusal *Error
 	if _, err := b.router.RecordUsage(ctx, report); !errors.As(err, &refusal) || refusal.Code != CodeValidation {
 		t.Errorf("an unknown kind: got %v", err)
@@ -150,8 +149,7 @@ func TestAChargeOfAnAttemptThatRanOutLowersIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Advance(10 * time.Minute)
-	one := candidate("a")
-	report := UsageReport{Attempt: attempt, Request: &request, Candidate: &one, Usage: ledger.Usage{Output: 7}, NanoUSD: 7000}
+	report := UsageReport{Budget: budgetOf(&request), Attempt: attempt, Usage: ledger.Usage{Output: 7}}
 	for range 2 {
 		charge, err := b.router.RecordUsage(ctx, report)
 		if err != nil || charge.Tokens != 7 {

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,7 +17,8 @@ import (
 // walk is one call's way over its candidates. Each candidate is judged once, by facts read at one moment.
 type walk struct {
 	*Router
-	request    *Request
+	request    *Request // the walk's own, which it fills in
+	asked      Request
 	activation *policy.Activation
 	judge      *policy.Judge
 	now        time.Time
@@ -35,6 +35,8 @@ type walk struct {
 	replaced *Settlement
 	// counted says that the call's rates have counted it.
 	counted bool
+	// onSettlement is told of the call's settlements besides the router's own. Optional.
+	onSettlement func(Settlement)
 }
 
 // step is how a candidate fared.
@@ -49,62 +51,61 @@ type step struct {
 }
 
 // newWalk checks the request and takes the activation that judges all of the call.
-func (r *Router) newWalk(request *Request, walksOn bool) (*walk, error) {
-	if err := request.complete(); err != nil {
+func (r *Router) newWalk(asked Request, walksOn bool) (*walk, error) {
+	if err := r.checkIdentity(asked.Identity, asked.Verified); err != nil {
 		return nil, err
 	}
 	activation := r.Policy.Current()
 	if activation == nil {
 		return nil, &Error{Code: CodePolicy, Message: "no policy is active", Details: Details{Class: ClassUnavailable, Reason: ReasonPolicyFailed}}
 	}
-	w := &walk{Router: r, request: request, activation: activation, walksOn: walksOn, now: r.Now().UTC().Truncate(time.Microsecond)}
-	scopes := r.scopes(request, &Candidate{}) // whose limits are the same for every candidate
-	request.Facts.TokensBounded = request.MaxTokens != nil || limits(scopes, ledger.Tokens)
-	request.Facts.CostBounded = request.MaxCostNanoUSD != nil || limits(scopes, ledger.USD)
+	w := &walk{Router: r, asked: asked, activation: activation, walksOn: walksOn, now: r.Now().UTC().Truncate(time.Microsecond)}
+	request := &w.asked
+	w.request = request
+	if err := r.complete(request, activation.Settings().OpenRouterRouting); err != nil {
+		return nil, err
+	}
+	w.attempts, w.contacted, w.counted = slices.Clip(request.Attempts), len(request.Attempts), len(request.Attempts) > 0
+	request.Facts.TokensBounded = request.MaxTokens != nil || limits(request.Scopes, ledger.Tokens) || limited(r.limits[ledger.Tokens])
+	request.Facts.CostBounded = request.MaxCostNanoUSD != nil || limits(request.Scopes, ledger.USD) || limited(r.limits[ledger.USD])
 	w.judge = activation.Judge(w.now, request.Facts, request.Identity)
 	return w, nil
 }
 
-// complete fills in what a request may leave out, and refuses one that cannot be.
-func (r *Request) complete() error {
-	invalid := func(message string) error {
-		return &Error{Code: CodeValidation, Message: message, Details: Details{Class: ClassInvalid, Reason: ReasonInvalid}}
+// complete fills in what a request and its candidates leave out, and has the router's own candidates follow them. Those that leave nothing
+// out are taken as they are: a host may share them between calls, so that they are copied before they are changed.
+func (r *Router) complete(request *Request, routing string) error {
+	if err := request.complete(); err != nil {
+		return err
 	}
-	for _, n := range []*int64{r.MaxTokens, r.MaxCostNanoUSD, r.Facts.InputTokens, r.Facts.OutputTokensMax} {
-		if n != nil && (*n < 0 || *n > ledger.TokensMax) {
-			return invalid("caps and counts of tokens must be within 0 and 2^53 - 1")
+	if len(r.Fallbacks) == 0 && r.RateLimit == nil && r.Circuit == nil && !request.isOpen() {
+		return nil
+	}
+	protocols := hostProtocols
+	if request.Facts.Protocol != hostProtocol {
+		protocols = []string{request.Facts.Protocol}
+	}
+	own := len(request.Candidates)
+	all := slices.Concat(request.Candidates, r.Fallbacks)
+	request.Candidates = all[:0]
+	for i := range all {
+		candidate := all[i]
+		if err := candidate.stripSuffix(routing); err != nil {
+			return err
 		}
-	}
-	if len(r.Candidates) > candidatesMax {
-		return invalid(fmt.Sprintf("a call has at most %d candidates", candidatesMax))
-	}
-	for i := range r.Candidates {
-		r.Candidates[i].complete()
-	}
-	if r.Facts.Kind == "" {
-		r.Facts.Kind = Generation
-	}
-	if !slices.Contains([]string{Generation, Embedding, Compaction, Tool}, r.Facts.Kind) {
-		return invalid("kind must be generation, embedding, compaction or tool")
-	}
-	if r.ID == uuid.Nil {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return fmt.Errorf("engine: naming a call: %w", err)
+		if err := candidate.complete(protocols); err != nil {
+			return err
 		}
-		r.ID = id
+		if i >= own && slices.ContainsFunc(request.Candidates, candidate.isSame) { // a fallback is tried once
+			continue
+		}
+		r.addGates(request.Identity, &candidate)
+		request.Candidates = append(request.Candidates, candidate)
+	}
+	if len(request.Candidates) > candidatesMax {
+		return tooManyCandidates
 	}
 	return nil
-}
-
-// complete fills in the facts that the rest of the candidate tells.
-func (c *Candidate) complete() {
-	if c.Accounting == "" {
-		c.Accounting = policy.ByAPIKey
-	}
-	if c.Price != nil && c.InputPrice == nil && c.OutputPrice == nil {
-		c.InputPrice, c.OutputPrice = &c.Price.UncachedInput, &c.Price.Output
-	}
 }
 
 // next goes on to the first candidate that every check allows. This is the one loop over candidates: policy, then the ledger,
@@ -120,11 +121,14 @@ func (w *walk) next(ctx context.Context) (*Grant, error) {
 		most = min(most, w.Attempts)
 	}
 	for w.position < most {
-		if w.contacted == w.Attempts {
+		if w.contacted >= w.Attempts {
 			return nil, w.exhausted()
 		}
 		candidate := &w.request.Candidates[w.position]
 		w.position++
+		if w.wasTried(candidate) {
+			continue
+		}
 		decision, denied := w.decide(ctx, candidate)
 		if denied == nil {
 			var grant *Grant
@@ -250,7 +254,7 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 		return nil, w.deniedBy(candidate, storeError(err), true)
 	}
 	rates := w.rates(candidate)
-	unheld := !w.walksOn && reserve.Tokens == nil && reserve.NanoUSD == nil && candidate.CreditRate == nil && len(rates) == 0 && candidate.Circuit == nil
+	unheld := w.request.Call == nil && reserve.Tokens == nil && reserve.NanoUSD == nil && candidate.CreditRate == nil
 	if unheld {
 		reserve = ledger.Reserve{}
 	}
@@ -270,6 +274,7 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 		}
 		return nil, w.deniedByLedger(candidate, err)
 	}
+	hold.ID = id // also without a hold, of which the ledger names none: reports and charges of the attempt do
 	w.contacted++
 	if w.replaces != nil {
 		w.Meter.Settled(took)
@@ -278,12 +283,43 @@ func (w *walk) admit(ctx context.Context, candidate *Candidate, decision policy.
 		w.tell(*w.replaced, hold.Replaced)
 	}
 	w.replaces, w.replaced = nil, nil
-	grant := &Grant{Candidate: candidate, HonourRouting: decision.HonourRouting, router: w.Router, hold: hold, ttl: w.HoldTTL}
-	if grant.Provider, err = w.Resolver.Resolve(*candidate); err != nil {
+	grant := &Grant{Candidate: candidate, HonourRouting: decision.HonourRouting, router: w.Router, hold: hold, rates: rateKeys(rates), ttl: w.HoldTTL}
+	if !grant.HonourRouting && candidate.Routing != nil { // then the candidates are the walk's own
+		candidate.Routing = nil
+	}
+	if err = w.resolve(grant); err != nil {
 		return nil, w.missed(candidate, grant, err)
 	}
 	w.counted = true // only now: a miss gives back what it was counted as
 	return grant, nil
+}
+
+// resolve asks the host for the candidate's provider. One that is found after the hold has expired is none. If the host panics, what the
+// candidate was admitted with is given back.
+func (w *walk) resolve(grant *Grant) (err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			if w.missed(grant.Candidate, grant, errPanicked); w.replaces != nil {
+				w.abandon(nil, errPanicked)
+			}
+		}
+	}()
+	began := time.Now()
+	grant.Provider, err = w.Resolver.Resolve(*grant.Candidate)
+	returned = true
+	switch {
+	case err == nil && grant.Provider == nil:
+		return ErrUnresolved
+	case err == nil && time.Since(began) > grant.ttl/3 && !grant.isUnheld(): // from here on it is renewed by itself
+		return grant.extend(context.Background(), grant.ttl)
+	}
+	return err
+}
+
+// wasTried says whether a candidate was contacted for the call before the walk began.
+func (w *walk) wasTried(candidate *Candidate) bool {
+	return slices.ContainsFunc(w.request.Attempts, func(a policy.Attempt) bool { return a.Source == candidate.Source })
 }
 
 // attemptID names the next attempt, as the host does if it has a name: one attempt can have it.
@@ -295,15 +331,23 @@ func (w *walk) attemptID() (uuid.UUID, error) {
 	return uuid.NewV7()
 }
 
-// missed gives back what an unresolvable candidate was admitted with: together with the next admission, or at the end. What was
-// admitted without a hold has nothing to give back.
+// missed gives back what an unresolvable candidate was admitted with: together with the next admission, or at the end; without a hold,
+// at once.
 func (w *walk) missed(candidate *Candidate, grant *Grant, err error) *step {
 	w.contacted--
-	if grant.hold.Token > 0 {
+	if grant.isUnheld() {
+		unused := &settling{walk: w, last: &attempted{grant: grant, unused: true}, settled: func(ledger.Charge) {}}
+		_ = w.concludeNow(unused) // which is tried again if it fails
+	} else {
 		w.replaces = &ledger.Replacement{Ending: ledger.Ending{
 			Hold: grant.hold.ID, Token: grant.hold.Token, Outcome: ledger.Outcome{Result: ledger.Errored, Reason: ReasonMiss}, Unused: true,
 		}}
 	}
+	return missOf(candidate, err)
+}
+
+// missOf is how a candidate fared that the resolver does not know.
+func missOf(candidate *Candidate, err error) *step {
 	return &step{candidate: candidate, outcome: Miss, reason: ReasonMiss, refusal: &Error{
 		Code: CodeUnknownProvider, Message: "no provider is known for the candidate", cause: err,
 		Details: Details{Class: ClassCapacity, Reason: ReasonMiss},
@@ -365,7 +409,7 @@ func (w *walk) deniedByLedger(candidate *Candidate, err error) *step {
 // limitMessage says what a reached limit means to the caller. What all calls use of a source is not for a caller to know.
 func limitMessage(limit *ledger.LimitError, described *decisions.Limit, class Class) string {
 	switch {
-	case class == ClassCapacity:
+	case class == ClassCapacity && limit.Account.Scope != ledger.ScopeModel: // which is the caller's own
 		return "a limit of the model's source is reached"
 	case class == ClassRate:
 		return fmt.Sprintf("%s calls run for %s, and %s may at once", described.Held, described.Account, described.Limit)
@@ -438,64 +482,13 @@ func (w *walk) report(outcome string, grant *Grant) Diagnostics {
 	for _, step := range w.steps {
 		d.Attempts = append(d.Attempts, AttemptStep{step.candidate.Provider, step.candidate.Model, step.outcome, step.reason})
 	}
-	d.Selection = w.activation.Selection()
+	d.Selection = w.selection()
 	if grant != nil {
 		d.SelectedProvider, d.SelectedModel = grant.Candidate.Provider, grant.Candidate.Model
 		d.OpenRouterRoutingHonored = grant.HonourRouting && grant.Candidate.OpenRouterRouting
 		d.Attempts = append(d.Attempts, AttemptStep{grant.Candidate.Provider, grant.Candidate.Model, Selected, ""})
 	}
 	d = d.capped(w.DiagnosticsBytes)
-	if w.OnDiagnostics != nil {
-		w.OnDiagnostics(d)
-	}
+	w.diagnose(d)
 	return d
-}
-
-// event is the decision record: the facts of all candidates and how each fared. selected is nil for a refusal.
-func (w *walk) event(selected *Candidate, refusal *Error) []byte {
-	result := decisions.Result{Allow: selected != nil, Selection: w.activation.Selection(), Candidates: make([]decisions.Candidate, 0, len(w.request.Candidates))}
-	for _, s := range w.steps {
-		judged := decisions.Candidate{
-			Source: s.candidate.Source, Provider: s.candidate.Provider, Outcome: s.outcome, Reason: s.reason, Denials: s.denials,
-		}
-		if s.refusal != nil {
-			judged.Limit, judged.Rate = s.refusal.Details.Limit, s.refusal.Details.Rate
-		}
-		result.Candidates = append(result.Candidates, judged)
-	}
-	if selected != nil {
-		result.Selected = selected.Source
-		result.Candidates = append(result.Candidates, decisions.Candidate{Source: selected.Source, Provider: selected.Provider, Outcome: Selected})
-	}
-	if refusal != nil {
-		result.Code, result.Reason = string(refusal.Code), refusal.Details.Reason
-	}
-	input := decisions.Input{
-		Now: policy.Nanos(w.now), Call: w.request.Facts, Identity: w.request.Identity,
-		Candidates: factsOf(w.given), Attempts: append([]policy.Attempt{}, w.attempts...),
-	}
-	for _, candidate := range w.request.Candidates[w.position:] {
-		result.Candidates = append(result.Candidates, decisions.Candidate{Source: candidate.Source, Provider: candidate.Provider, Outcome: NotReached})
-	}
-	event := decisions.Event{
-		Labels: w.Labels, DecisionID: w.request.ID.String(), Bundles: map[string]decisions.Bundle{}, Path: decisions.DecisionPath,
-		Input: &input, Result: result, Timestamp: w.now, Custom: &decisions.Custom{Activation: w.activation.Digest()},
-	}
-	for name, revision := range w.activation.Bundles() {
-		event.Bundles[name] = decisions.Bundle{Revision: revision}
-	}
-	body, err := json.Marshal(event)
-	if err != nil { // only a float that is no number fails to marshal, and there is none
-		panic(fmt.Sprintf("engine: decision record: %v", err))
-	}
-	return body
-}
-
-// factsOf are the facts of candidates that policy sees.
-func factsOf(candidates []Candidate) []policy.Candidate {
-	facts := make([]policy.Candidate, len(candidates))
-	for i := range candidates {
-		facts[i] = candidates[i].Candidate
-	}
-	return facts
 }

@@ -199,8 +199,8 @@ func (s *Server) wire(providers engine.Resolver) (err error) {
 		s.metrics.CountDatabase(database.Counters)
 	}
 	s.router, err = engine.New(engine.Config{
-		Policy: s.policy, Ledger: s.ledger, Resolver: providers, HoldTTL: s.config.HoldTTL, Meter: s.metrics, Now: s.config.Now,
-		Labels: s.labels, Log: s.config.Log,
+		Policy: s.policy, Ledger: s.ledger, Resolver: providers, Selection: engine.Balanced{}, HoldTTL: s.config.HoldTTL,
+		Meter: s.metrics, Now: s.config.Now, Labels: s.labels, Log: s.config.Log,
 	})
 	if err != nil {
 		return err

@@ -105,6 +105,7 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 	run("a call that waits for its header can be ended", func(t *testing.T) { endsEarly(t, start) })
 	run("an exchange can be ended", func(t *testing.T) { ends(t, start) })
 	run("an answer can be closed from everywhere at once", func(t *testing.T) { closesEverywhere(t, start) })
+	run("a whole answer can be closed before it is read", func(t *testing.T) { closesWhole(t, start) })
 	run("calls side by side do not mix", func(t *testing.T) { parallel(t, start) })
 }
 
@@ -367,6 +368,34 @@ func closesEverywhere(t *testing.T, start starter) {
 		closing.Wait()
 	}
 	waitClosed(t, server)
+}
+
+// closesWhole reads a whole answer that is closed before, or meanwhile: it is all there, or gone.
+func closesWhole(t *testing.T, start starter) {
+	_, provider := start(t, `{}`)
+	for range 20 {
+		answer, err := provider.Send(t.Context(), request(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var closing sync.WaitGroup
+		closing.Go(func() { _ = answer.Close() })
+		event, err := answer.Next()
+		if err == nil && !strings.HasSuffix(string(event.Relay), "}") || err != nil && asFailure(err) == nil {
+			t.Errorf("got %q, %v", event.Relay, err)
+		}
+		closing.Wait()
+	}
+	answer, err := provider.Send(t.Context(), request(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Close()
+	for range 2 {
+		if event, err := answer.Next(); asFailure(err) == nil {
+			t.Errorf("after its end: got %q, %v", event.Relay, err)
+		}
+	}
 }
 
 func parallel(t *testing.T, start starter) {

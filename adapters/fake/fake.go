@@ -271,15 +271,15 @@ func (c *call) pause(d time.Duration) error {
 	}
 }
 
-// toolCall is the call of the first tool that the client offers, if no tool's result is shown yet.
+// toolCall is the call of the first tool that the client offers, if no tool's result is shown yet, or the one that the script wants.
 func (c *call) toolCall() (name, arguments string, ok bool) {
 	for _, message := range c.request.Messages {
-		if message.Role == "tool" {
+		if message.Role == "tool" && !c.step.ToolCall {
 			return "", "", false
 		}
 	}
 	if len(c.request.Tools) == 0 {
-		return "", "", false
+		return "tool", "{}", c.step.ToolCall
 	}
 	function := c.request.Tools[0].Function
 	values := map[string]any{}
@@ -383,6 +383,9 @@ func (c *call) stream() error {
 		if err := c.event(text); err != nil {
 			return err
 		}
+	}
+	if c.step.Break == BreakAfterUsage {
+		return errBreak
 	}
 	if c.step.OmitDone {
 		return nil

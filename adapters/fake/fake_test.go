@@ -20,7 +20,7 @@ const model = "scripted"
 
 func TestParseScript(t *testing.T) {
 	for text, steps := range map[string]int{
-		`{}`: 1, ` [{}, {"status": 503}] `: 2, `{"text": ["a"], "error_after": 1}`: 1, `{"usage": "12"}`: 1, `{"break": "after_opening"}`: 1,
+		`{}`: 1, ` [{}, {"status": 503}] `: 2, `{"text": ["a"], "error_after": 1}`: 1, `{"usage": "12"}`: 1, `{"break": "after_opening"}`: 1, `{"tool_call": true}`: 1, `{"tool_call": 1}`: 0, `{"break": "after_usage"}`: 1,
 		``: 0, `[]`: 0, `null`: 0, `[null]`: 0, `1`: 0, `"x"`: 0, `[[]]`: 0, `{},{}`: 0, `{} {}`: 0, `[{}] x`: 0, `[{}`: 0, `{`: 0, `{}],[{}`: 0,
 		`{"texts": []}`: 0, `{"text": "a"}`: 0, `{"break": "now"}`: 0, `{"status": -1}`: 0, `{"status": 200}`: 0, `{"status": 600}`: 0,
 		`{"delay_ms": -1}`: 0, `{"chunk_ms": -1}`: 0, `{"split": -1}`: 0, `{"error_after": -1}`: 0, `{"error_after": 6}`: 0, `{"retry_after": -1}`: 0,
@@ -82,6 +82,7 @@ const (
 	whole  = `{"model":"scripted","messages":[{"role":"user","content":"12345678"}]}`
 	tools  = `{"model":"scripted","stream":true,"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"run",` +
 		`"parameters":{"properties":{"command":{"type":["array","null"]},"n":{"type":"integer"},"any":{}}}}}]}`
+	shown = `{"model":"scripted","messages":[{"role":"tool","content":"x"}],"tools":[{"type":"function","function":{"name":"run","parameters":{}}}]}`
 )
 
 func TestSteps(t *testing.T) {
@@ -104,6 +105,7 @@ func TestSteps(t *testing.T) {
 		{`{"break": "before_first_byte"}`, stream, nil, []string{"data"}, true},
 		{`{"break": "after_opening"}`, stream, []string{`"role"`}, []string{`"content":"This"`}, true},
 		{`{"break": "after_first_delta"}`, stream, []string{`"content":"This"`}, []string{`"content":" is"`}, true},
+		{`{"break": "after_usage"}`, stream, []string{`"prompt_tokens"`}, []string{"[DONE]"}, true},
 		{`{"break": "before_first_byte"}`, whole, nil, []string{"{"}, true},
 		{`{"break": "after_opening"}`, whole, []string{"{"}, []string{"}\n"}, true},
 		{`{"break": "after_first_delta"}`, tools, []string{`"name":"run"`}, []string{"[DONE]"}, true},
@@ -111,6 +113,11 @@ func TestSteps(t *testing.T) {
 		{`{"status": 418, "code": "tea"}`, stream, []string{`"code":"tea"`}, []string{"12345678"}, false},
 		{`{"status": 400, "echo": true}`, stream, []string{"12345678"}, nil, false},
 		{`{}`, tools, []string{`"name":"run"`, `"arguments":"{\"an"`, `"arguments":"y\":\""`, `"finish_reason":"tool_calls"`}, nil, false},
+		{`{"tool_call": true}`, stream, []string{`"name":"tool"`, `"arguments":"{}"`, `"completion_tokens":2`, `"finish_reason":"tool_calls"`, "[DONE]"}, []string{"built-in"}, false},
+		{`{"tool_call": true, "break": "after_first_delta"}`, stream, []string{`"name":"tool"`}, []string{`"arguments":"{}"`, "[DONE]"}, true},
+		{`{"tool_call": true}`, whole, []string{`"name":"tool"`, `"arguments":"{}"`, `"content":null`, `"finish_reason":"tool_calls"`}, nil, false},
+		{`{"tool_call": true}`, shown, []string{`"name":"run"`, `"finish_reason":"tool_calls"`}, nil, false},
+		{`{}`, shown, []string{"built-in"}, []string{"tool_calls"}, false},
 		{`{"wire": [{"text": "HTTP/1.1 200 OK\r\n\r\n"}, {"text": "ab", "times": 40000}, {"text": "c"}]}`, whole, []string{strings.Repeat("ab", 40000) + "c"}, nil, false},
 		{`{"wire": [{"text": "HTTP/1.1 200 OK\r\n\r\nab"}, {"text": "c", "times": 3, "pause_ms": 1}], "split": 1}`, whole, []string{"abccc"}, nil, false},
 		{`{"wire": [{"text": "HTTP/1.1 200 OK\r\n\r\nab"}], "wire_end": "reset"}`, whole, nil, []string{"c"}, true},

@@ -17,6 +17,9 @@ type Script []Step
 type Step struct {
 	// Text is the answer, a delta each.
 	Text []string `json:"text,omitempty"`
+	// ToolCall answers with a tool call in place of the text: of the first tool that the client offers, also where a tool's result is
+	// shown already, or of one named "tool" if it offers none.
+	ToolCall bool `json:"tool_call,omitempty"`
 	// Status refuses the call with this status, Code and RetryAfter (seconds).
 	Status     int    `json:"status,omitempty"`
 	Code       string `json:"code,omitempty"`
@@ -69,6 +72,7 @@ const (
 	BreakBeforeBody   = "before_first_byte"
 	BreakAfterOpening = "after_opening"
 	BreakAfterDelta   = "after_first_delta"
+	BreakAfterUsage   = "after_usage"
 )
 
 // ErrScript is returned for a text that is no script.
@@ -110,7 +114,7 @@ func parseStep(text []byte, step *Step) error {
 }
 
 func (s *Step) check() error {
-	places := []string{"", BreakBeforeHeader, BreakBeforeBody, BreakAfterOpening, BreakAfterDelta}
+	places := []string{"", BreakBeforeHeader, BreakBeforeBody, BreakAfterOpening, BreakAfterDelta, BreakAfterUsage}
 	switch {
 	case !slices.Contains(places, s.Break):
 		return fmt.Errorf("break is one of %q", places[1:])

@@ -24,7 +24,9 @@ type answer struct {
 	ctx     context.Context
 	end     context.CancelCauseFunc
 	body    *upstream.Body
-	closing sync.Once
+
+	mu     sync.Mutex // guards closed, and whole's bytes, which Close frees
+	closed bool
 
 	events *sse.Reader // nil for a whole answer
 	memory *upstream.Memory
@@ -101,14 +103,17 @@ func (a *answer) Status() int { return a.status }
 
 // Close ends the exchange.
 func (a *answer) Close() error {
-	var err error
-	a.closing.Do(func() {
-		a.end(context.Canceled)
-		err = a.body.Close()
-		if a.whole != nil {
-			a.whole.Close()
-		}
-	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return nil
+	}
+	a.closed = true
+	a.end(context.Canceled)
+	err := a.body.Close()
+	if a.whole != nil {
+		a.whole.Close()
+	}
 	return err
 }
 
@@ -119,8 +124,7 @@ func (a *answer) Next() (adapters.Event, error) {
 		return adapters.Event{}, a.ended
 	}
 	if a.events == nil {
-		a.ended = io.EOF
-		return a.nextWhole(), nil
+		return a.only()
 	}
 	event, err := a.next()
 	if err != nil {
@@ -190,6 +194,18 @@ func (a *answer) broken(err error) error {
 	failure := upstream.Failure(causeOr(a.ctx, err), true)
 	failure.Status = a.status
 	return failure
+}
+
+// only is the one event of a whole answer, unless that was closed: then its bytes are gone.
+func (a *answer) only() (adapters.Event, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		a.ended = &adapters.Failure{Reason: adapters.StreamBroken, Status: a.status, Accepted: true, Cause: context.Canceled}
+		return adapters.Event{}, a.ended
+	}
+	a.ended = io.EOF
+	return a.nextWhole(), nil
 }
 
 // nextWhole is a whole answer as its one event.

@@ -182,20 +182,6 @@ var foreignFields = []string{
 	"mock_response", "custom_llm_provider", "litellm_params", "cache_salt",
 }
 
-// routingFields are the top-level fields by which a request can choose where OpenRouter sends it.
-var routingFields = []string{"provider", "models", "route", "transforms", "plugins", "preset"}
-
-// RoutingFields lists the fields of a body by which it chooses where OpenRouter sends it, for [adapters.Request.Strip].
-func RoutingFields(body []byte) []string {
-	var present []string
-	for _, field := range routingFields {
-		if gjson.GetBytes(body, field).Exists() {
-			present = append(present, field)
-		}
-	}
-	return present
-}
-
 // isEventStream says whether a response is a stream of events.
 func isEventStream(response *http.Response) bool {
 	media, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))

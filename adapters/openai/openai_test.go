@@ -62,7 +62,7 @@ func TestEditChangesNothingElse(t *testing.T) {
 		{`{"a":{"provider":1},"plugins":"x"}`, `{"a":{"provider":1},"model":"up"}`},
 	} {
 		request := adapters.Request{
-			Body: []byte(test.body), Model: "up", Stream: gjson.Get(test.body, "stream").Bool(), Strip: RoutingFields([]byte(test.body)),
+			Body: []byte(test.body), Model: "up", Stream: gjson.Get(test.body, "stream").Bool(), Strip: []string{"provider", "models", "route", "transforms", "plugins", "preset"},
 		}
 		got, err := edit(request)
 		if err != nil || string(got) != test.want {

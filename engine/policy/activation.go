@@ -11,6 +11,7 @@
 package policy
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -64,6 +65,17 @@ func (a *Activation) Rules() []Rule { return slices.Clone(a.rules) }
 // all candidates of a call are judged by the same one, and nobody waits for a lock.
 type Engine struct {
 	current atomic.Pointer[Activation]
+}
+
+// NewEngine loads a policy and puts it in force. It fails as [Load] does.
+func NewEngine(ctx context.Context, source Source) (*Engine, error) {
+	activation, err := Load(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	engine := &Engine{}
+	engine.Activate(activation)
+	return engine, nil
 }
 
 // Current returns the activation in force, nil before the first: whoever gets nil must refuse.

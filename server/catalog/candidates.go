@@ -18,7 +18,7 @@ func (m *Model) Candidates(cooling *Cooling, routed bool, tier string) []engine.
 	candidates := make([]engine.Candidate, 0, len(m.Sources))
 	for _, source := range m.Sources {
 		price := source.priceFor(tier)
-		candidates = append(candidates, engine.Candidate{
+		candidate := engine.Candidate{
 			Candidate: policy.Candidate{
 				Source: source.ID, Provider: source.Connection.Provider, Model: source.Model, Residency: source.Residency,
 				Enabled:    m.Enabled && source.Enabled && source.Connection.Enabled,
@@ -30,7 +30,11 @@ func (m *Model) Candidates(cooling *Cooling, routed bool, tier string) []engine.
 			Price: price, CreditRate: source.creditRate(tier), Scopes: source.scopes(), Circuit: source.Circuit,
 			// OpenAI's dialect, which every connection speaks, reports cache writes inside the prompt.
 			CacheWrites: true,
-		})
+		}
+		if price != nil {
+			candidate.InputPrice, candidate.OutputPrice = &price.UncachedInput, &price.Output
+		}
+		candidates = append(candidates, candidate)
 	}
 	return candidates
 }

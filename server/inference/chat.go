@@ -74,7 +74,7 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 	}
 	user := x.token.User
 	request := &engine.Request{
-		ID: x.id, Call: call, Identity: x.identity(), Token: x.token.ID(), TaskID: task,
+		ID: x.id, Call: call, Identity: x.identity(), Verified: true, Token: x.token.ID(), TaskID: task,
 		Facts: policy.Call{
 			Model: e.model, Protocol: call.Protocol, Kind: engine.Generation, Stream: e.stream, Residency: user.Residency,
 			Modalities: e.names(), OutputTokensMax: e.outputTokensMax,

@@ -12,7 +12,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"regent/adapters"
-	"regent/adapters/openai"
+	"regent/engine"
 	"regent/ledger"
 	"regent/server/catalog"
 )
@@ -57,7 +57,7 @@ func readEnvelope(body []byte) (*envelope, error) {
 	if err != nil {
 		return nil, answerError(invalid(err.Error()))
 	}
-	e := &envelope{modalities: map[string]int64{}, choices: 1, routing: openai.RoutingFields(body)}
+	e := &envelope{modalities: map[string]int64{}, choices: 1, routing: engine.RoutingFields(body)}
 	missing := map[string]bool{"model": true, "messages": true}
 	root.ForEach(func(key, value gjson.Result) bool {
 		delete(missing, key.String())

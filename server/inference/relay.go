@@ -119,7 +119,6 @@ type attempt struct {
 	relayed     atomic.Bool
 	delivered   bool
 	outputBytes int64
-	outputParts int64
 	// stalled is how long the client kept the provider waiting.
 	stalled time.Duration
 }
@@ -162,8 +161,6 @@ func (a *attempt) run(ctx context.Context) {
 			break
 		}
 	}
-	// A delta is a token or more in every dialect that streams, and a token is at most some four bytes of English.
-	a.outcome.OutputTokens = max(a.outputParts, (a.outputBytes+3)/4)
 }
 
 func (a *attempt) upstreamRequest() adapters.Request {
@@ -179,13 +176,8 @@ func (a *attempt) upstreamRequest() adapters.Request {
 
 // take counts an event and relays it. What comes before the first output is held back: until then another source can be tried.
 func (a *attempt) take(event adapters.Event) {
-	if event.Usage != nil || event.Kind == adapters.Done { // the last event's nil takes back what was reported before it
-		a.outcome.Usage = event.Usage
-	}
+	a.outcome.Count(&event)
 	a.outputBytes += int64(event.OutputBytes)
-	if event.Kind.IsOutput() {
-		a.outputParts++
-	}
 	switch {
 	case a.stream == nil:
 		a.answerWhole(event)

@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -52,6 +53,25 @@ func TestAdaptersKnowUsageAlone(t *testing.T) {
 			t.Errorf("%s imports %s", path, imported)
 		}
 	})
+}
+
+// TestTheEngineIsLean: a host that links the router links no database's driver, nothing that fetches bundles, and no server.
+func TestTheEngineIsLean(t *testing.T) {
+	text, err := exec.Command("go", "list", "-deps", "regent/engine").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dependency := range strings.Fields(string(text)) {
+		for _, heavy := range []string{
+			"modernc.org/", "github.com/jackc/", "github.com/pressly/", "oras.land/", "github.com/opencontainers/",
+			"github.com/open-policy-agent/opa/v1/download", "github.com/open-policy-agent/opa/v1/plugins", "github.com/prometheus/",
+			"regent/server", "regent/ledger/sqldb", "regent/adapters/", "regent/policies",
+		} {
+			if strings.HasPrefix(dependency, heavy) {
+				t.Errorf("the engine links %s", dependency)
+			}
+		}
+	}
 }
 
 // TestTopLevel: the house has these rooms and no others.
