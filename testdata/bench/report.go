@@ -92,7 +92,7 @@ func (b *bench) judge() (judged []judgement) {
 			judged = append(judged, figure.judge())
 		}
 	}
-	return append(append(judged, b.judgePolicy()...), b.judgeLedger()...)
+	return slices.Concat(judged, b.judgePolicy(), b.judgeLibrary(), b.judgeLedger())
 }
 
 // report is what a person reads.
@@ -103,6 +103,7 @@ func (b *bench) report() string {
 	b.reportStreams(w)
 	b.reportCounts(w)
 	b.reportPolicy(w)
+	b.reportLibrary(w)
 	b.reportLedger(w)
 	_, _ = fmt.Fprintln(w, "judged\tis\ttarget\t\t")
 	for _, j := range b.judge() {

@@ -130,6 +130,11 @@ func (b *bench) run(wanted func(stage string) bool) error {
 			return err
 		}
 	}
+	if wanted(libraryStage) {
+		if err := b.library(); err != nil {
+			return err
+		}
+	}
 	if wanted(windowStage) {
 		if err := b.windows(); err != nil {
 			return err
