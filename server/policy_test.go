@@ -367,9 +367,7 @@ func TestErrorsAreLoggedOnce(t *testing.T) {
 	if _, exists := g.ready(t).Components["bundle/gone"]; exists {
 		t.Error("a bundle that was taken out is still told of")
 	}
-	if err := os.WriteFile(g.config.Catalogue, []byte("nonsense: 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	g.writeCatalogue(t, "nonsense: 1\n")
 	logged := func(text string) int { return strings.Count(g.output.String(), text) }
 	wait(t, "the broken catalogue", func() bool { return logged("the catalogue is refused; the last good one counts") == 1 })
 	time.Sleep(time.Second) // four polls
@@ -384,10 +382,17 @@ func TestErrorsAreLoggedOnce(t *testing.T) {
 func (g *gateway) replaceCatalogue(t *testing.T, text string) {
 	t.Helper()
 	before := g.Catalogue()
-	if err := os.WriteFile(g.config.Catalogue, []byte(text), 0o600); err != nil {
+	g.writeCatalogue(t, text)
+	wait(t, "the catalogue to be read", func() bool { return g.Catalogue() != before })
+}
+
+// writeCatalogue puts a whole file in the catalogue's place: of one that is being written, a look may find a half.
+func (g *gateway) writeCatalogue(t *testing.T, text string) {
+	t.Helper()
+	next := g.config.Catalogue + ".next"
+	if err := errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, g.config.Catalogue)); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, "the catalogue to be read", func() bool { return g.Catalogue() != before })
 }
 
 func writeBundle(t *testing.T, folder string, files map[string]string) {
