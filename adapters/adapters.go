@@ -16,8 +16,18 @@ import (
 // Protocol names the language of a request and of its answer. The names are what policy, records and the catalogue use.
 type Protocol string
 
-// OpenAIChat is OpenAI's chat completions protocol.
-const OpenAIChat Protocol = "openai.chat"
+const (
+	// OpenAIChat is OpenAI's chat completions protocol.
+	OpenAIChat Protocol = "openai.chat"
+	// OpenAIResponses is OpenAI's Responses protocol.
+	OpenAIResponses Protocol = "openai.responses"
+	// OpenAICompact makes the input of a Responses request smaller. Its answers are whole.
+	OpenAICompact Protocol = "openai.compact"
+	// OpenAIEmbeddings is OpenAI's embeddings protocol. Its answers are whole.
+	OpenAIEmbeddings Protocol = "openai.embeddings"
+	// AnthropicMessages is Anthropic's Messages protocol.
+	AnthropicMessages Protocol = "anthropic.messages"
+)
 
 // Provider is one upstream account that can serve calls. Implementations MUST be safe for concurrent use, MUST NOT contact
 // the provider before Send is called, and MUST return a [*Failure] (wrapped or not) for everything that goes wrong.
@@ -44,8 +54,11 @@ type Request struct {
 	UsageWanted bool
 	// Strip lists top-level fields to delete from the body.
 	Strip []string
-	// Header is what the client sent besides, for providers that a host makes itself. Those of this module pass on nothing of it.
+	// Header is what the client sent besides, for providers that a host makes itself. Those of this module pass on nothing of it, but
+	// for what says how the body is to be understood: package anthropic the protocol's version and its betas.
 	Header http.Header
+	// Query is the query of the client's URL, as it stands there. Of it, too, only what a provider's protocol knows is passed on.
+	Query string
 }
 
 // Answer is the body of a provider's successful response, read event by event.

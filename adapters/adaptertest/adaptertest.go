@@ -5,7 +5,9 @@ package adaptertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net/http"
 	"reflect"
 	"runtime"
 	"strings"
@@ -20,13 +22,24 @@ import (
 
 const (
 	key    = "sk-canary"
-	prompt = "canary-prompt"
+	prompt = `"canary-prompt"`
 	model  = "scripted"
-	body   = `{"model":"public/name","messages":[{"role":"user","content":"` + prompt + `"}]}`
 )
 
+// Dialect is what the suite has to know of an adapter's protocol. The rest of it is the same for all.
+type Dialect struct {
+	Protocol adapters.Protocol
+	// Prompt is the members of a request that hold the prompt, a JSON string in place of %s. Defaults to a list of messages.
+	Prompt string
+	// Content, Error and Done are whole events of a stream: one that brings content, one that reports an error, and the last.
+	Content, Error, Done string
+	// Untrue are reports of usage that cannot be true.
+	Untrue []string
+}
+
 // Run runs the suite. newProvider makes the adapter for a provider at a base URL, with a credential.
-func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapters.Provider) {
+func Run(t *testing.T, dialect Dialect, newProvider func(t *testing.T, baseURL, key string) adapters.Provider) {
+	request := dialect.request
 	start := func(t *testing.T, script string) (*fake.Server, adapters.Provider) {
 		t.Helper()
 		server, err := fake.Start(fake.Config{})
@@ -41,6 +54,7 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 		server.SetScript(model, steps)
 		return server, newProvider(t, server.URL(), key)
 	}
+	s := suite{dialect, start}
 	run := func(name string, test func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {
 			NoLeaks(t)
@@ -80,7 +94,7 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 		wantOne(t, server)
 	})
 	run("usage that cannot be true is none", func(t *testing.T) {
-		for _, usage := range []string{`{"prompt_tokens":-1,"completion_tokens":1}`, `{"prompt_tokens":1e300,"completion_tokens":1}`, `"12"`, `null`} {
+		for _, usage := range append([]string{`"12"`, `null`}, dialect.Untrue...) {
 			_, provider := start(t, `{"usage": `+usage+`}`)
 			if _, got, _, err := read(provider, request(true)); err != nil || got != nil {
 				t.Errorf("%s: %+v, %v", usage, got, err)
@@ -97,26 +111,35 @@ func Run(t *testing.T, newProvider func(t *testing.T, baseURL, key string) adapt
 			}
 		}
 	})
-	run("refusals are classified and tell nothing", func(t *testing.T) { refusals(t, start) })
-	run("breaks are failures", func(t *testing.T) { breaks(t, start) })
-	run("what cannot be reached is said so", func(t *testing.T) { unreachable(t, start) })
-	run("an end is final", func(t *testing.T) { final(t, start) })
-	run("a call is one request on a connection that is used again", func(t *testing.T) { reuses(t, start) })
-	run("a call that waits for its header can be ended", func(t *testing.T) { endsEarly(t, start) })
-	run("an exchange can be ended", func(t *testing.T) { ends(t, start) })
-	run("an answer can be closed from everywhere at once", func(t *testing.T) { closesEverywhere(t, start) })
-	run("a whole answer can be closed before it is read", func(t *testing.T) { closesWhole(t, start) })
-	run("calls side by side do not mix", func(t *testing.T) { parallel(t, start) })
+	run("the client's own header and query stay here", s.keeps)
+	run("refusals are classified and tell nothing", s.refusals)
+	run("breaks are failures", s.breaks)
+	run("what cannot be reached is said so", s.unreachable)
+	run("an end is final", s.final)
+	run("a call is one request on a connection that is used again", s.reuses)
+	run("a call that waits for its header can be ended", s.endsEarly)
+	run("an exchange can be ended", s.ends)
+	run("an answer can be closed from everywhere at once", s.closesEverywhere)
+	run("a whole answer can be closed before it is read", s.closesWhole)
+	run("calls side by side do not mix", s.parallel)
 }
 
-type starter func(t *testing.T, script string) (*fake.Server, adapters.Provider)
+// suite is what its tests have in common.
+type suite struct {
+	Dialect
+	// start starts a provider with a script, and the adapter for it.
+	start func(t *testing.T, script string) (*fake.Server, adapters.Provider)
+}
 
-func request(stream bool) adapters.Request {
-	text := body
-	if stream {
-		text = strings.Replace(body, "{", `{"stream":true,`, 1)
+func (d Dialect) request(stream bool) adapters.Request {
+	if d.Prompt == "" {
+		d.Prompt = `"max_tokens":64,"messages":[{"role":"user","content":%s}]`
 	}
-	return adapters.Request{Protocol: adapters.OpenAIChat, Body: []byte(text), Model: model, PublicModel: "public/name", Stream: stream}
+	text := `{"model":"public/name",` + fmt.Sprintf(d.Prompt, prompt) + `}`
+	if stream {
+		text = strings.Replace(text, "{", `{"stream":true,`, 1)
+	}
+	return adapters.Request{Protocol: d.Protocol, Body: []byte(text), Model: model, PublicModel: "public/name", Stream: stream}
 }
 
 // read sends a request and reads its answer to the end.
@@ -151,7 +174,26 @@ func wantOne(t *testing.T, server *fake.Server) {
 	}
 }
 
-func refusals(t *testing.T, start starter) {
+// keeps sends what a client may have sent to be let in, or to say who it is. None of it is for the provider.
+func (s suite) keeps(t *testing.T) {
+	server, provider := s.start(t, `{}`)
+	request := s.request(true)
+	request.Query = "key=canary&beta=canary"
+	request.Header = http.Header{}
+	for _, name := range []string{"Authorization", "X-Api-Key", "Api-Key", "Cookie", "Forwarded", "X-Forwarded-For", "User-Agent", "Session-Id", "Openai-Organization", "Idempotency-Key"} {
+		request.Header.Set(name, "canary")
+	}
+	if _, _, _, err := read(provider, request); err != nil {
+		t.Fatal(err)
+	}
+	seen := server.Seen(model)
+	got := strings.ReplaceAll(fmt.Sprint(seen.Header, seen.Query), key, "") // which is the adapter's own
+	if strings.Contains(got, "canary") {
+		t.Errorf("the provider got %v, query %q", seen.Header, seen.Query)
+	}
+}
+
+func (s suite) refusals(t *testing.T) {
 	for script, want := range map[string]adapters.Reason{
 		`{"status": 400}`: adapters.InvalidRequest, `{"status": 422}`: adapters.InvalidRequest, `{"status": 413}`: adapters.InvalidRequest,
 		`{"status": 400, "code": "context_length_exceeded"}`: adapters.ContextLength,
@@ -165,8 +207,8 @@ func refusals(t *testing.T, start starter) {
 		`{"status": 503}`: adapters.Overloaded, `{"status": 529}`: adapters.Overloaded, `{"status": 307}`: adapters.UpstreamError,
 	} {
 		script = strings.Replace(script, "{", `{"echo": true, `, 1)
-		server, provider := start(t, script)
-		_, _, _, err := read(provider, request(true))
+		server, provider := s.start(t, script)
+		_, _, _, err := read(provider, s.request(true))
 		var failure *adapters.Failure
 		if !errors.As(err, &failure) || failure.Reason != want {
 			t.Errorf("%s: got %v, want %s", script, err, want)
@@ -182,7 +224,7 @@ func refusals(t *testing.T, start starter) {
 	}
 }
 
-func breaks(t *testing.T, start starter) {
+func (s suite) breaks(t *testing.T) {
 	for script, want := range map[string]adapters.Reason{
 		`{"break": "before_header"}`:                              adapters.Connection,
 		`{"break": "before_first_byte"}`:                          adapters.StreamBroken,
@@ -194,8 +236,8 @@ func breaks(t *testing.T, start starter) {
 		`{"raw": "{}", "content_type": "application/json"}`:       adapters.UpstreamError,
 		`{"raw": "data: x", "content_type": "text/event-stream"}`: adapters.StreamBroken,
 	} {
-		server, provider := start(t, script)
-		_, _, _, err := read(provider, request(true))
+		server, provider := s.start(t, script)
+		_, _, _, err := read(provider, s.request(true))
 		var failure *adapters.Failure
 		if !errors.As(err, &failure) || failure.Reason != want || failure.Accepted != (want != adapters.Connection) {
 			t.Errorf("%s: got %v (%+v), want %s", script, err, failure, want)
@@ -208,36 +250,39 @@ func breaks(t *testing.T, start starter) {
 		`{"break": "after_opening"}`:     adapters.StreamBroken,
 		`{"break": "after_first_delta"}`: adapters.StreamBroken,
 	} {
-		server, provider := start(t, script)
-		_, _, _, err := read(provider, request(false))
+		server, provider := s.start(t, script)
+		_, _, _, err := read(provider, s.request(false))
 		if failure := asFailure(err); failure == nil || failure.Reason != want || failure.Accepted != (want != adapters.Connection) {
 			t.Errorf("%s, not streamed: got %v, want %s", script, err, want)
 		}
 		wantOne(t, server)
 	}
 	for _, script := range []string{`{"raw": "<html>", "content_type": "text/html"}`, `{"raw": "{\"error\":{}}", "content_type": "application/json"}`} {
-		_, provider := start(t, script)
+		_, provider := s.start(t, script)
 		var failure *adapters.Failure
-		if _, _, _, err := read(provider, request(false)); !errors.As(err, &failure) || failure.Reason != adapters.UpstreamError {
+		if _, _, _, err := read(provider, s.request(false)); !errors.As(err, &failure) || failure.Reason != adapters.UpstreamError {
 			t.Errorf("%s, not streamed: got %v", script, err)
 		}
 	}
 }
 
-func ends(t *testing.T, start starter) {
-	server, provider := start(t, `{"hold_after_delta": true}`)
+func (s suite) ends(t *testing.T) {
+	server, provider := s.start(t, `{"hold_after_delta": true}`)
 	open := func(ctx context.Context) adapters.Answer {
 		t.Helper()
-		answer, err := provider.Send(ctx, request(true))
+		answer, err := provider.Send(ctx, s.request(true))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // the opening and the first delta
-			if _, err := answer.Next(); err != nil {
+		for { // to the first delta
+			event, err := answer.Next()
+			if err != nil {
 				t.Fatal(err)
 			}
+			if event.Kind.IsOutput() {
+				return answer
+			}
 		}
-		return answer
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -265,12 +310,12 @@ func asFailure(err error) *adapters.Failure {
 	return failure
 }
 
-func unreachable(t *testing.T, start starter) {
-	server, provider := start(t, `{}`)
+func (s suite) unreachable(t *testing.T) {
+	server, provider := s.start(t, `{}`)
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, _, _, err := read(provider, request(true))
+	_, _, _, err := read(provider, s.request(true))
 	failure := asFailure(err)
 	if failure == nil || failure.Reason != adapters.Connection || failure.Accepted || failure.Status != 0 {
 		t.Fatalf("got %v", err)
@@ -281,14 +326,16 @@ func unreachable(t *testing.T, start starter) {
 }
 
 // final reads on after the end: neither a failure nor the terminal event may be followed by anything.
-func final(t *testing.T, start starter) {
+func (s suite) final(t *testing.T) {
+	raw := func(stream string) string {
+		return fmt.Sprintf(`{"raw": %q, "content_type": "text/event-stream"}`, stream)
+	}
 	for script, complete := range map[string]bool{
 		`{}`: true, `{"omit_done": true}`: false, `{"break": "after_first_delta"}`: false,
-		`{"raw": "data: {\"error\":{}}\n\ndata: {\"choices\":[]}\n\ndata: [DONE]\n\n", "content_type": "text/event-stream"}`: false,
-		`{"raw": "data: [DONE]\n\ndata: {\"choices\":[]}\n\n", "content_type": "text/event-stream"}`:                         true,
+		raw(s.Error + s.Content + s.Done): false, raw(s.Done + s.Content + s.Done): true,
 	} {
-		_, provider := start(t, script)
-		answer, err := provider.Send(t.Context(), request(true))
+		_, provider := s.start(t, script)
+		answer, err := provider.Send(t.Context(), s.request(true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -306,15 +353,15 @@ func final(t *testing.T, start starter) {
 }
 
 // reuses breaks a connection that has served a call before, which is where clients are tempted to send again.
-func reuses(t *testing.T, start starter) {
+func (s suite) reuses(t *testing.T) {
 	const before = 50
-	server, provider := start(t, `[`+strings.Repeat(`{}, `, before)+`{"break": "before_header"}]`)
+	server, provider := s.start(t, `[`+strings.Repeat(`{}, `, before)+`{"break": "before_header"}]`)
 	for range before {
-		if _, _, _, err := read(provider, request(true)); err != nil {
+		if _, _, _, err := read(provider, s.request(true)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, _, _, err := read(provider, request(true))
+	_, _, _, err := read(provider, s.request(true))
 	if failure := asFailure(err); failure == nil || failure.Reason != adapters.Connection {
 		t.Errorf("got %v", err)
 	}
@@ -326,18 +373,18 @@ func reuses(t *testing.T, start starter) {
 	}
 }
 
-func endsEarly(t *testing.T, start starter) {
+func (s suite) endsEarly(t *testing.T) {
 	for _, stream := range []bool{true, false} {
-		server, provider := start(t, `{"hold": true}`)
+		server, provider := s.start(t, `{"hold": true}`)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(20*time.Millisecond, cancel)
-		_, err := provider.Send(ctx, request(stream))
+		_, err := provider.Send(ctx, s.request(stream))
 		if failure := asFailure(err); failure == nil || failure.Accepted || !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: got %v", err)
 		}
 		late, end := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer end()
-		_, err = provider.Send(late, request(stream))
+		_, err = provider.Send(late, s.request(stream))
 		if failure := asFailure(err); failure == nil || failure.Reason != adapters.Timeout {
 			t.Errorf("out of time: got %v", err)
 		}
@@ -345,10 +392,10 @@ func endsEarly(t *testing.T, start starter) {
 	}
 }
 
-func closesEverywhere(t *testing.T, start starter) {
-	server, provider := start(t, `{"chunk_ms": 1, "text": ["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p"]}`)
+func (s suite) closesEverywhere(t *testing.T) {
+	server, provider := s.start(t, `{"chunk_ms": 1, "text": ["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p"]}`)
 	for i := range 20 {
-		answer, err := provider.Send(t.Context(), request(true))
+		answer, err := provider.Send(t.Context(), s.request(true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -371,10 +418,10 @@ func closesEverywhere(t *testing.T, start starter) {
 }
 
 // closesWhole reads a whole answer that is closed before, or meanwhile: it is all there, or gone.
-func closesWhole(t *testing.T, start starter) {
-	_, provider := start(t, `{}`)
+func (s suite) closesWhole(t *testing.T) {
+	_, provider := s.start(t, `{}`)
 	for range 20 {
-		answer, err := provider.Send(t.Context(), request(false))
+		answer, err := provider.Send(t.Context(), s.request(false))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -386,7 +433,7 @@ func closesWhole(t *testing.T, start starter) {
 		}
 		closing.Wait()
 	}
-	answer, err := provider.Send(t.Context(), request(false))
+	answer, err := provider.Send(t.Context(), s.request(false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -398,17 +445,17 @@ func closesWhole(t *testing.T, start starter) {
 	}
 }
 
-func parallel(t *testing.T, start starter) {
-	server, provider := start(t, `{"split": 50}`)
+func (s suite) parallel(t *testing.T) {
+	server, provider := s.start(t, `{"split": 50}`)
 	const calls = 64
-	want, _, _, err := read(provider, request(true))
+	want, _, _, err := read(provider, s.request(true))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var reading sync.WaitGroup
 	for range calls - 1 {
 		reading.Go(func() {
-			if got, usage, _, err := read(provider, request(true)); err != nil || got != want || usage == nil {
+			if got, usage, _, err := read(provider, s.request(true)); err != nil || got != want || usage == nil {
 				t.Errorf("got %q, %+v, %v", got, usage, err)
 			}
 		})

@@ -1,5 +1,6 @@
-// Package fake is a provider that exists: it listens on a loopback port and speaks OpenAI's chat completions, as it is told to
-// by a script. The program's demo and the tests use it. It answers nothing of its own invention to do with the prompt.
+// Package fake is a provider that exists: it listens on a loopback port and speaks OpenAI's chat completions, Responses and embeddings,
+// and Anthropic's Messages, as it is told to by a script. The program's demo and the tests use it. It answers nothing of its own
+// invention to do with the prompt.
 package fake
 
 import (
@@ -46,8 +47,9 @@ type Server struct {
 type Model struct {
 	// Requests counts the calls, Open those that are under way.
 	Requests, Open int
-	// Header and Body are the last request's.
+	// Header, Query and Body are the last request's.
 	Header http.Header
+	Query  string
 	Body   []byte
 }
 
@@ -65,6 +67,11 @@ func Start(config Config) (*Server, error) {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", s.chat)
+	mux.HandleFunc("POST /v1/responses", s.responses)
+	mux.HandleFunc("POST /v1/responses/compact", s.compact)
+	mux.HandleFunc("POST /v1/embeddings", s.embeddings)
+	mux.HandleFunc("POST /v1/messages", s.messages)
+	mux.HandleFunc("POST /v1/messages/count_tokens", s.countTokens)
 	mux.HandleFunc("GET /v1/models", s.list)
 	s.http = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ConnState: func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
@@ -77,7 +84,7 @@ func Start(config Config) (*Server, error) {
 	return s, nil
 }
 
-// URL is the base below which clients find chat/completions.
+// URL is the base below which clients find chat/completions and the others.
 func (s *Server) URL() string { return "http://" + s.listener.Addr().String() + "/v1" }
 
 // Close ends the provider and every call under way.
@@ -123,8 +130,13 @@ func (s *Server) model(name string) *Model {
 	return s.models[name]
 }
 
-func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
+// list lists the demo's models, as the protocol of whoever asks does.
+func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
+	if r.Header.Get("Anthropic-Version") != "" {
+		_, _ = io.WriteString(w, messagesModels)
+		return
+	}
 	_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"steady","object":"model"},{"id":"flaky","object":"model"},{"id":"slow","object":"model"}]}`)
 }
 
@@ -135,20 +147,28 @@ type chatRequest struct {
 	StreamOptions *struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
-	Messages []struct {
-		Role    string          `json:"role"`
-		Content json.RawMessage `json:"content"`
-	} `json:"messages"`
-	Tools []struct {
+	Messages []message `json:"messages"`
+	Tools    []struct {
 		Function struct {
 			Name       string `json:"name"`
-			Parameters struct {
-				Properties map[string]struct {
-					Type any `json:"type"` // a list of names, too, in JSON schema
-				} `json:"properties"`
-			} `json:"parameters"`
+			Parameters schema `json:"parameters"`
 		} `json:"function"`
 	} `json:"tools"`
+}
+
+// message is what is read of a message.
+type message struct {
+	Role    string          `json:"role"`
+	Content json.RawMessage `json:"content"`
+}
+
+// promptTokens are a token for four bytes of messages.
+func promptTokens(messages []message) int {
+	tokens := 0
+	for _, message := range messages {
+		tokens += (len(message.Content) + 3) / 4
+	}
+	return tokens
 }
 
 // begin takes a call in and says how it goes.
@@ -165,7 +185,7 @@ func (s *Server) begin(r *http.Request, body []byte, model string) (step Step, r
 	}
 	seen.Requests++
 	seen.Open++
-	seen.Header, seen.Body = r.Header.Clone(), body
+	seen.Header, seen.Query, seen.Body = r.Header.Clone(), r.URL.RawQuery, body
 	return script[min(at, len(script)-1)], s.released
 }
 
@@ -176,53 +196,71 @@ func (s *Server) end(model string) {
 }
 
 func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, bodyMax))
-	var request chatRequest
-	if err == nil {
-		err = json.Unmarshal(body, &request)
-	}
-	if err != nil {
-		refuse(w, Step{Status: http.StatusBadRequest}, nil)
-		return
-	}
-	step, released := s.begin(r, body, request.Model)
-	defer s.end(request.Model)
-	if s.onCall != nil {
-		s.onCall(request.Model, body)
-	}
-	c := &call{w: w, r: r, request: &request, body: body, step: step, released: released}
-	if err := c.run(); err != nil {
-		panic(http.ErrAbortHandler) // breaks the connection
-	}
+	c := &chat{call: &call{w: w, r: r}}
+	s.serve(c.call, c)
 }
 
-func refuse(w http.ResponseWriter, step Step, body []byte) {
-	message := "scripted refusal"
-	if step.Echo {
-		message += ": " + string(body)
+// protocol is a call's language.
+type protocol interface {
+	// parse reads the request's body.
+	parse(body []byte) (model string, stream bool, err error)
+	// refusal is the document that refuses the call, as the step says, with a message.
+	refusal(message string) any
+	// whole is the document that answers the call.
+	whole() any
+	// stream answers the call with a stream.
+	stream() error
+}
+
+// serve answers a call in its protocol.
+func (s *Server) serve(c *call, p protocol) {
+	var model string
+	var err error
+	if c.body, err = io.ReadAll(io.LimitReader(c.r.Body, bodyMax)); err == nil {
+		model, c.streamed, err = p.parse(c.body)
 	}
-	text, _ := json.Marshal(map[string]any{"error": map[string]any{"message": message, "type": "scripted", "param": nil, "code": step.Code}})
-	w.Header().Set("Content-Type", "application/json")
-	if step.RetryAfter > 0 {
-		w.Header().Set("Retry-After", fmt.Sprint(step.RetryAfter))
+	if err != nil {
+		c.step.Status = http.StatusBadRequest
+		c.refuse(p)
+		return
 	}
-	w.WriteHeader(step.Status)
-	_, _ = w.Write(text)
+	c.step, c.released = s.begin(c.r, c.body, model)
+	defer s.end(model)
+	if s.onCall != nil {
+		s.onCall(model, c.body)
+	}
+	if err := c.run(p); err != nil {
+		panic(http.ErrAbortHandler) // breaks the connection
+	}
 }
 
 // call is one call under way.
 type call struct {
 	w        http.ResponseWriter
 	r        *http.Request
-	request  *chatRequest
 	body     []byte
+	streamed bool
 	step     Step
 	released chan struct{}
 }
 
+func (c *call) refuse(p protocol) {
+	message := "scripted refusal"
+	if c.step.Echo {
+		message += ": " + string(c.body)
+	}
+	text, _ := json.Marshal(p.refusal(message)) // plain values always marshal
+	c.w.Header().Set("Content-Type", "application/json")
+	if c.step.RetryAfter > 0 {
+		c.w.Header().Set("Retry-After", fmt.Sprint(c.step.RetryAfter))
+	}
+	c.w.WriteHeader(c.step.Status)
+	_, _ = c.w.Write(text)
+}
+
 var errBreak = errors.New("fake: the script breaks the connection here")
 
-func (c *call) run() error {
+func (c *call) run(p protocol) error {
 	if err := c.pause(millis(c.step.DelayMillis)); err != nil {
 		return err
 	}
@@ -237,15 +275,44 @@ func (c *call) run() error {
 	case len(c.step.Wire) > 0:
 		return c.wire()
 	case c.step.Status != 0:
-		refuse(c.w, c.step, c.body)
+		c.refuse(p)
 		return nil
 	case c.step.Raw != "":
 		c.w.Header().Set("Content-Type", c.step.ContentType)
 		return c.send([]byte(c.step.Raw))
-	case c.request.Stream:
-		return c.stream()
+	case !c.streamed:
+		return c.document(p.whole())
 	}
-	return c.whole()
+	c.w.Header().Set("Content-Type", "text/event-stream")
+	if c.step.Break == BreakBeforeBody {
+		return c.breakAfterHeader()
+	}
+	return p.stream()
+}
+
+// document sends a whole answer, or as much of it as the script wants.
+func (c *call) document(answer any) error {
+	text, err := json.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("Content-Type", "application/json")
+	switch c.step.Break {
+	case "":
+		return c.send(text)
+	case BreakBeforeBody:
+		return c.breakAfterHeader()
+	}
+	if err := c.send(text[:len(text)/2]); err != nil {
+		return err
+	}
+	return errBreak
+}
+
+func (c *call) breakAfterHeader() error {
+	c.w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(c.w).Flush() // the connection is broken next
+	return errBreak
 }
 
 func (c *call) held() error {
@@ -271,50 +338,47 @@ func (c *call) pause(d time.Duration) error {
 	}
 }
 
-// toolCall is the call of the first tool that the client offers, if no tool's result is shown yet, or the one that the script wants.
-func (c *call) toolCall() (name, arguments string, ok bool) {
-	for _, message := range c.request.Messages {
-		if message.Role == "tool" && !c.step.ToolCall {
-			return "", "", false
-		}
-	}
-	if len(c.request.Tools) == 0 {
-		return "tool", "{}", c.step.ToolCall
-	}
-	function := c.request.Tools[0].Function
-	values := map[string]any{}
-	for property, schema := range function.Parameters.Properties {
-		switch schema.Type {
-		case "number", "integer":
-			values[property] = 1
-		case "boolean":
-			values[property] = true
-		case "array":
-			values[property] = []string{"echo", "hello"}
-		default:
-			values[property] = "echo hello"
-		}
-	}
-	text, _ := json.Marshal(values) // plain values always marshal
-	return function.Name, string(text), true
+// chat is a call of OpenAI's chat completions.
+type chat struct {
+	*call
+	request chatRequest
 }
 
-// usage is what the call used: a token for four bytes of messages, and one for each delta.
-func (c *call) usage() json.RawMessage {
+func (c *chat) parse(body []byte) (model string, stream bool, err error) {
+	err = json.Unmarshal(body, &c.request)
+	return c.request.Model, c.request.Stream, err
+}
+
+func (c *chat) refusal(message string) any { return openaiRefusal(c.step, message) }
+
+// openaiRefusal is a refusal in all of OpenAI's protocols.
+func openaiRefusal(step Step, message string) any {
+	return map[string]any{"error": map[string]any{"message": message, "type": "scripted", "param": nil, "code": step.Code}}
+}
+
+// toolCall is the answer's tool call, if it has one.
+func (c *chat) toolCall() (name, arguments string, ok bool) {
+	var tools []tool
+	for _, offered := range c.request.Tools {
+		tools = append(tools, tool{offered.Function.Name, offered.Function.Parameters})
+	}
+	shown := slices.ContainsFunc(c.request.Messages, func(m message) bool { return m.Role == "tool" })
+	return c.step.toolCall(tools, shown)
+}
+
+// usage is what the call used: the prompt's tokens, and one for each delta.
+func (c *chat) usage() json.RawMessage {
 	if c.step.Usage != nil {
 		return c.step.Usage
 	}
-	prompt := 0
-	for _, message := range c.request.Messages {
-		prompt += (len(message.Content) + 3) / 4
-	}
+	prompt := promptTokens(c.request.Messages)
 	deltas, _ := c.answer()
 	completion := len(deltas)
 	return json.RawMessage(fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}`,
 		prompt, completion, prompt+completion))
 }
 
-func (c *call) whole() error {
+func (c *chat) whole() any {
 	message := map[string]any{"role": "assistant", "content": strings.Join(c.step.text(), "")}
 	finish := "stop"
 	if name, arguments, ok := c.toolCall(); ok {
@@ -329,42 +393,18 @@ func (c *call) whole() error {
 		answer["usage"] = c.usage()
 	}
 	c.addTier(answer)
-	text, err := json.Marshal(answer)
-	if err != nil {
-		return err
-	}
-	c.w.Header().Set("Content-Type", "application/json")
-	switch c.step.Break {
-	case "":
-		return c.send(text)
-	case BreakBeforeBody:
-		return c.breakAfterHeader()
-	}
-	if err := c.send(text[:len(text)/2]); err != nil {
-		return err
-	}
-	return errBreak
+	return answer
 }
 
 // addTier adds the scripted service tier to a document.
-func (c *call) addTier(document map[string]any) {
+func (c *chat) addTier(document map[string]any) {
 	if c.step.ServiceTier != nil {
 		document["service_tier"] = c.step.ServiceTier
 	}
 }
 
-func (c *call) breakAfterHeader() error {
-	c.w.WriteHeader(http.StatusOK)
-	_ = http.NewResponseController(c.w).Flush() // the connection is broken next
-	return errBreak
-}
-
 // stream sends a chunk a delta.
-func (c *call) stream() error {
-	c.w.Header().Set("Content-Type", "text/event-stream")
-	if c.step.Break == BreakBeforeBody {
-		return c.breakAfterHeader()
-	}
+func (c *chat) stream() error {
 	if err := c.chunk(map[string]any{"role": "assistant", "content": ""}, nil); err != nil {
 		return err
 	}
@@ -394,7 +434,7 @@ func (c *call) stream() error {
 }
 
 // deltas sends the answer's deltas, and does what the script wants after them.
-func (c *call) deltas() (finish string, err error) {
+func (c *chat) deltas() (finish string, err error) {
 	deltas, finish := c.answer()
 	for i, delta := range deltas {
 		if err := c.pause(millis(c.step.ChunkMillis)); err != nil {
@@ -403,7 +443,7 @@ func (c *call) deltas() (finish string, err error) {
 		if err := c.chunk(delta, nil); err != nil {
 			return "", err
 		}
-		if err := c.afterDelta(i + 1); err != nil {
+		if err := c.afterDelta(i+1, chatFailure); err != nil {
 			return "", err
 		}
 	}
@@ -411,7 +451,7 @@ func (c *call) deltas() (finish string, err error) {
 }
 
 // answer is the answer's text, or its tool call: first its name, then its arguments in pieces.
-func (c *call) answer() (deltas []map[string]any, finish string) {
+func (c *chat) answer() (deltas []map[string]any, finish string) {
 	if name, arguments, ok := c.toolCall(); ok {
 		first := map[string]any{"index": 0, "id": "call_1", "type": "function", "function": map[string]any{"name": name, "arguments": ""}}
 		deltas = append(deltas, map[string]any{"tool_calls": []any{first}})
@@ -427,15 +467,16 @@ func (c *call) answer() (deltas []map[string]any, finish string) {
 	return deltas, "stop"
 }
 
-// argumentsPiece is how much of a tool call's arguments a delta brings: about a token, so that no delta is JSON by itself.
-const argumentsPiece = 4
+// chatFailure is an error inside a stream.
+const chatFailure = `data: {"error":{"message":"scripted failure","type":"server_error","code":"server_error"}}` + "\n\n"
 
-func (c *call) afterDelta(sent int) error {
+// afterDelta does what the script wants when so many deltas were sent.
+func (c *call) afterDelta(sent int, failure string) error {
 	switch {
 	case c.step.Break == BreakAfterDelta:
 		return errBreak
 	case c.step.ErrorAfter == sent:
-		if err := c.event(`{"error":{"message":"scripted failure","type":"server_error","code":"server_error"}}`); err != nil {
+		if err := c.send([]byte(failure)); err != nil {
 			return err
 		}
 		return errBreak
@@ -446,7 +487,7 @@ func (c *call) afterDelta(sent int) error {
 }
 
 // chunk sends one chunk; finish is nil or the reason of the end.
-func (c *call) chunk(delta map[string]any, finish any) error {
+func (c *chat) chunk(delta map[string]any, finish any) error {
 	choice := map[string]any{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": nil}
 	chunk := map[string]any{"id": "chatcmpl-fake", "object": "chat.completion.chunk", "created": 1, "model": c.request.Model, "choices": []any{choice}}
 	if c.request.StreamOptions != nil && c.request.StreamOptions.IncludeUsage {
@@ -460,7 +501,7 @@ func (c *call) chunk(delta map[string]any, finish any) error {
 	return c.event(string(text))
 }
 
-func (c *call) event(data string) error { return c.send([]byte("data: " + data + "\n\n")) }
+func (c *chat) event(data string) error { return c.send([]byte("data: " + data + "\n\n")) }
 
 // send writes and flushes, in pieces if the script says so.
 func (c *call) send(text []byte) error {

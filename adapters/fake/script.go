@@ -17,8 +17,8 @@ type Script []Step
 type Step struct {
 	// Text is the answer, a delta each.
 	Text []string `json:"text,omitempty"`
-	// ToolCall answers with a tool call in place of the text: of the first tool that the client offers, also where a tool's result is
-	// shown already, or of one named "tool" if it offers none.
+	// ToolCall answers with a tool call in place of the text also where a tool's result is shown already, and with one of a tool named
+	// "tool" where the client offers none. Without it, a client that offers tools gets a call until it shows a result.
 	ToolCall bool `json:"tool_call,omitempty"`
 	// Status refuses the call with this status, Code and RetryAfter (seconds).
 	Status     int    `json:"status,omitempty"`

@@ -1,141 +1,100 @@
 package openai
 
 import (
-	"io"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/tidwall/gjson"
 
 	"regent/adapters"
+	"regent/adapters/exchange"
 )
 
-const (
-	errorTimeMax  = 2 * time.Second // the status says most, and another source is waiting to be tried
-	errorBytesMax = 64 << 10        // an error's code is near its beginning; what follows is text that nobody reads
-	retryAfterMax = 24 * time.Hour  // a provider that asks for longer is asked again after a day
-)
+// reasons are the error codes that a client may be shown, as anything else could hold a provider's own text, and what each of them says;
+// nothing where it says no more than that something failed.
+var reasons = map[string]adapters.Reason{
+	"context_length_exceeded": adapters.ContextLength,
 
-// knownCodes are the error codes of OpenAI that a client may be shown. Anything else could hold a provider's own text.
-var knownCodes = map[string]bool{
-	"context_length_exceeded": true, "unsupported_parameter": true, "unsupported_value": true, "invalid_value": true,
-	"missing_required_parameter": true, "unknown_parameter": true, "invalid_type": true, "string_above_max_length": true,
-	"content_policy_violation": true, "content_filter": true, "invalid_image": true, "invalid_image_url": true,
-	"image_too_large": true, "model_not_found": true, "rate_limit_exceeded": true, "insufficient_quota": true,
-	"invalid_request_error": true, "integer_above_max_value": true, "array_above_max_length": true, "invalid_json": true,
+	"content_policy_violation": adapters.ContentPolicy, "content_filter": adapters.ContentPolicy, "bio_policy": adapters.ContentPolicy,
+	"misalignment_policy_violation": adapters.ContentPolicy, "image_content_policy_violation": adapters.ContentPolicy,
+
+	"unsupported_parameter": adapters.InvalidRequest, "unsupported_value": adapters.InvalidRequest, "invalid_value": adapters.InvalidRequest,
+	"missing_required_parameter": adapters.InvalidRequest, "unknown_parameter": adapters.InvalidRequest,
+	"invalid_type": adapters.InvalidRequest, "string_above_max_length": adapters.InvalidRequest,
+	"integer_above_max_value": adapters.InvalidRequest, "array_above_max_length": adapters.InvalidRequest,
+	"invalid_json": adapters.InvalidRequest, "invalid_prompt": adapters.InvalidRequest,
+	"previous_response_not_found": adapters.InvalidRequest, "invalid_encrypted_content": adapters.InvalidRequest,
+	"invalid_image": adapters.InvalidRequest, "invalid_image_url": adapters.InvalidRequest, "invalid_image_format": adapters.InvalidRequest,
+	"invalid_image_mode": adapters.InvalidRequest, "invalid_base64_image": adapters.InvalidRequest,
+	"unsupported_image_media_type": adapters.InvalidRequest, "image_parse_error": adapters.InvalidRequest,
+	"image_too_large": adapters.InvalidRequest, "image_too_small": adapters.InvalidRequest, "image_file_too_large": adapters.InvalidRequest,
+	"empty_image_file": adapters.InvalidRequest, "image_file_not_found": adapters.InvalidRequest,
+	"failed_to_download_image": adapters.InvalidRequest,
+
+	"rate_limit_exceeded": adapters.RateLimited, "insufficient_quota": adapters.RateLimited, // which both come with 429
+	"server_is_overloaded": adapters.Overloaded, "usage_not_included": adapters.Credential, "model_not_found": adapters.ModelMissing,
+
+	"invalid_request_error": "", "server_error": "", "vector_store_timeout": "", "data_residency_mismatch": "",
 }
 
-// refused turns a response that is no success into a failure. It reads the error's code and none of its text.
-func refused(response *http.Response) *adapters.Failure {
-	late := time.AfterFunc(errorTimeMax, func() { _ = response.Body.Close() })
-	body, _ := io.ReadAll(io.LimitReader(response.Body, errorBytesMax)) // what was read is enough
-	late.Stop()
-	root := gjson.ParseBytes(body)
-	code := errorCode(root)
-	failure := &adapters.Failure{
-		Reason: reasonOf(response.StatusCode), Status: response.StatusCode, RetryAfter: retryAfter(response.Header), Code: code,
-	}
+// refusal reads the error of a response that is no success: its code, and none of its text. The status counts first; a 400 is where also
+// errors are found that are no fault of the request, and a 404 where something else is missing than the model.
+func refusal(status int, document gjson.Result) (reason adapters.Reason, code string) {
+	reason, code = exchange.ReasonOf(status), errorCode(document)
 	switch {
-	case failure.Reason == adapters.InvalidRequest:
-		failure.Reason = reasonOfCode(code, failure.Reason)
-	case response.StatusCode == http.StatusForbidden && moderated(root):
-		failure.Reason = adapters.ContentPolicy
+	case reason == adapters.InvalidRequest, reason == adapters.ModelMissing:
+		reason = reasonOfCode(code, reason)
+	case status == http.StatusForbidden && exchange.Moderated(document):
+		reason = adapters.ContentPolicy
 	}
-	return failure
+	return reason, code
 }
 
-// moderated says whether the error of a 403 is about the prompt. OpenRouter, for one, has no code for that but words, and repeats the
-// prompt's flagged part. They are looked at and not kept.
-func moderated(root gjson.Result) bool {
-	if root.Get("error.metadata.flagged_input").Exists() {
-		return true
-	}
-	for _, path := range []string{"error.code", "error.type", "error.message"} {
-		text := moderationSpaces.Replace(strings.ToLower(root.Get(path).String()))
-		for _, word := range []string{"moderation", "flagged", "content policy", "content filter"} {
-			if strings.Contains(text, word) {
-				return true
-			}
-		}
-	}
-	return false
+// isError says whether a document reports an error: as OpenAI does, or, as older vLLM servers do, by being one.
+func isError(root gjson.Result) bool {
+	reported := root.Get("error")
+	return reported.Exists() && reported.Type != gjson.Null || root.Get("object").Str == "error"
 }
 
-// moderationSpaces has codes and sentences say the same.
-var moderationSpaces = strings.NewReplacer("_", " ", "-", " ")
+// reported is the failure that a success reports in its body.
+func reported(document gjson.Result, otherwise adapters.Reason) *adapters.Failure {
+	return &adapters.Failure{Reason: reasonInside(document, otherwise), Code: errorCode(document)}
+}
 
 // reasonInside is the reason of an error that came inside a success, whose code may be the status that could not be sent any more:
 // what a request brought upon itself is then no fault of the provider's.
-func reasonInside(root gjson.Result, otherwise adapters.Reason) adapters.Reason {
-	status := root.Get("error.code")
+func reasonInside(document gjson.Result, otherwise adapters.Reason) adapters.Reason {
+	status := codeOf(document)
 	if status.Type != gjson.Number || status.Num < 400 || status.Num > 499 {
-		return reasonOfCode(errorCode(root), otherwise)
+		return reasonOfCode(errorCode(document), otherwise)
 	}
-	if status.Num == http.StatusForbidden && moderated(root) {
+	if status.Num == http.StatusForbidden && exchange.Moderated(document) {
 		return adapters.ContentPolicy
 	}
-	return reasonOf(int(status.Num))
+	return exchange.ReasonOf(int(status.Num))
 }
 
-// errorCode is the code of the error that a document reports, if a client may be shown it.
-func errorCode(root gjson.Result) string {
-	if code := root.Get("error.code"); code.Type == gjson.String && knownCodes[code.String()] {
-		return code.String()
+// codeOf is the code of the error that a document reports or is.
+func codeOf(document gjson.Result) gjson.Result {
+	if code := document.Get("error.code"); code.Exists() {
+		return code
 	}
-	return ""
+	return document.Get("code")
+}
+
+// errorCode is that code, if a client may be shown it.
+func errorCode(document gjson.Result) string {
+	code := codeOf(document)
+	if _, known := reasons[code.Str]; !known {
+		return ""
+	}
+	return strings.Clone(code.Str) // the rest of the document is not kept for it
 }
 
 // reasonOfCode is the reason that a code gives away, or else the given one.
 func reasonOfCode(code string, otherwise adapters.Reason) adapters.Reason {
-	switch code {
-	case "context_length_exceeded":
-		return adapters.ContextLength
-	case "content_policy_violation", "content_filter":
-		return adapters.ContentPolicy
+	if reason := reasons[code]; reason != "" {
+		return reason
 	}
 	return otherwise
-}
-
-func reasonOf(status int) adapters.Reason {
-	switch status {
-	case http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden:
-		return adapters.Credential
-	case http.StatusNotFound:
-		return adapters.ModelMissing
-	case http.StatusTooManyRequests:
-		return adapters.RateLimited
-	case http.StatusRequestTimeout, http.StatusConflict, http.StatusServiceUnavailable, 529:
-		return adapters.Overloaded
-	}
-	if status >= 400 && status <= 499 { // whatever it is, the request that got it would get it again
-		return adapters.InvalidRequest
-	}
-	return adapters.UpstreamError
-}
-
-// retryAfter reads how long a provider asks to be left alone: milliseconds, seconds, or a date. What cannot be is 0.
-func retryAfter(header http.Header) time.Duration {
-	if wait := waitOf(header.Get("Retry-After-Ms"), time.Millisecond); wait > 0 {
-		return wait
-	}
-	text := header.Get("Retry-After")
-	if date, err := http.ParseTime(text); err == nil {
-		return min(max(time.Until(date), 0), retryAfterMax)
-	}
-	return waitOf(text, time.Second)
-}
-
-// waitOf reads a number of units. It is compared as a number, as it may be too large for a duration.
-func waitOf(text string, unit time.Duration) time.Duration {
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(n > 0) || math.IsInf(n, 0) {
-		return 0
-	}
-	if n >= float64(retryAfterMax/unit) {
-		return retryAfterMax
-	}
-	return time.Duration(n * float64(unit))
 }

@@ -30,6 +30,11 @@ func TestRefusals(t *testing.T) {
 		{403, ``, adapters.Credential, true},
 		{401, `{"error":{"message":"flagged"}}`, adapters.Credential, true},
 		{404, `{"error":{"message":"flagged"}}`, adapters.ModelMissing, true},
+		{404, `{"error":{"code":"previous_response_not_found"}}`, adapters.InvalidRequest, false},
+		{404, `{"error":{"code":"model_not_found"}}`, adapters.ModelMissing, true},
+		{400, `{"error":{"code":"invalid_encrypted_content"}}`, adapters.InvalidRequest, false},
+		{400, `{"error":{"code":"model_not_found"}}`, adapters.ModelMissing, true},
+		{429, `{"error":{"code":"insufficient_quota"}}`, adapters.RateLimited, true},
 		{405, ``, adapters.InvalidRequest, false},
 		{413, ``, adapters.InvalidRequest, false},
 		{415, ``, adapters.InvalidRequest, false},
@@ -48,7 +53,7 @@ func TestRefusals(t *testing.T) {
 			w.WriteHeader(test.status)
 			_, _ = io.WriteString(w, test.body)
 		}))
-		_, err := newProvider(t, server.URL, "").Send(t.Context(), adapters.Request{Body: []byte(`{}`)})
+		_, err := newProvider(t, server.URL, "").Send(t.Context(), adapters.Request{Protocol: adapters.OpenAIChat, Body: []byte(`{}`)})
 		server.Close()
 		var failure *adapters.Failure
 		if failure, _ = err.(*adapters.Failure); failure == nil || failure.Reason != test.want || failure.Elsewhere() != test.elsewhere || failure.Status != test.status {
@@ -62,18 +67,38 @@ func TestRefusals(t *testing.T) {
 // TestErrorsInsideASuccess: a status that came too late says what it would have said before.
 func TestErrorsInsideASuccess(t *testing.T) {
 	for reported, want := range map[string]adapters.Reason{
-		`{"error":{"code":403,"message":"flagged"}}`:                    adapters.ContentPolicy,
-		`{"error":{"code":403,"message":"no"}}`:                         adapters.Credential,
-		`{"error":{"code":400,"message":"m"}}`:                          adapters.InvalidRequest,
-		`{"error":{"code":429,"message":"m"}}`:                          adapters.RateLimited,
-		`{"error":{"code":502,"message":"m"}}`:                          adapters.StreamBroken,
-		`{"error":{"code":"context_length_exceeded"}}`:                  adapters.ContextLength,
-		`{"error":{"code":"server_error","message":"content flagged"}}`: adapters.StreamBroken,
-		`{"error":{"code":1e300}}`:                                      adapters.StreamBroken,
+		`{"error":{"code":403,"message":"flagged"}}`:                                          adapters.ContentPolicy,
+		`{"error":{"code":403,"message":"no"}}`:                                               adapters.Credential,
+		`{"error":{"code":400,"message":"m"}}`:                                                adapters.InvalidRequest,
+		`{"error":{"code":429,"message":"m"}}`:                                                adapters.RateLimited,
+		`{"error":{"code":502,"message":"m"}}`:                                                adapters.StreamBroken,
+		`{"error":{"code":"context_length_exceeded"}}`:                                        adapters.ContextLength,
+		`{"error":{"code":"server_error","message":"content flagged"}}`:                       adapters.StreamBroken,
+		`{"error":{"code":"rate_limit_exceeded"}}`:                                            adapters.RateLimited,
+		`{"error":{"code":"unknown"}}`:                                                        adapters.StreamBroken,
+		`{"object":"error","code":400,"message":"m"}`:                                         adapters.InvalidRequest,
+		`{"error":{"code":402},"choices":[{"delta":{"content":""},"finish_reason":"error"}]}`: adapters.Credential,
+		`{"choices":[{"delta":{"content":"x"},"finish_reason":"error"}]}`:                     adapters.StreamBroken,
+		`{"error":{"code":1e300}}`:                                                            adapters.StreamBroken,
 	} {
 		_, _, _, err := relayed(t, "data: "+reported+"\n\n", false)
 		if failure, _ := err.(*adapters.Failure); failure == nil || failure.Reason != want || failure.Status != 200 || !failure.Accepted {
 			t.Errorf("%s: got %v, want %s", reported, err, want)
+		}
+	}
+}
+
+// TestWholeAnswersThatEndInAnError: so it is where a choice says it.
+func TestWholeAnswersThatEndInAnError(t *testing.T) {
+	for body, want := range map[string]adapters.Reason{
+		`{"choices":[{"message":{"content":"x"},"finish_reason":"error"}]}`:                              adapters.UpstreamError,
+		`{"choices":[{"finish_reason":"stop"},{"finish_reason":"error"}],"error":{"code":429}}`:          adapters.RateLimited,
+		`{"choices":[],"error":{"code":"server_error"}}`:                                                 adapters.UpstreamError,
+		`{"object":"error","message":"This model's maximum context length is", "code":400,"choices":[]}`: adapters.InvalidRequest,
+	} {
+		got := read(t, "", strings.NewReader(body), adapters.Request{Protocol: adapters.OpenAIChat})
+		if failure, _ := got.err.(*adapters.Failure); failure == nil || failure.Reason != want || failure.Status != 200 || !failure.Accepted {
+			t.Errorf("%s: got %v, want %s", body, got.err, want)
 		}
 	}
 }

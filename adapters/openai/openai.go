@@ -1,189 +1,122 @@
-// Package openai speaks OpenAI's chat completions protocol to a provider, and relays its answers to clients of the same
-// protocol byte for byte, except for the few fields that the vocabulary names.
+// Package openai speaks OpenAI's protocols to a provider: chat completions, Responses with their compaction, and embeddings. It relays
+// the answers to clients of the same protocol byte for byte, except for the few fields that the vocabulary names. In what the servers
+// that are compatible with OpenAI differ from it, and from each other, is a table: see [Dialects].
 //
 // It translates nothing and keeps nothing of what passes through it.
 package openai
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"maps"
-	"mime"
+	"fmt"
 	"net/http"
-	"slices"
+	"net/url"
 	"strings"
 	"unicode"
 
-	"github.com/tidwall/gjson"
-
 	"regent/adapters"
+	"regent/adapters/exchange"
 	"regent/adapters/upstream"
 )
 
 // Config configures a [Provider].
 type Config struct {
-	// BaseURL is what stands before /chat/completions, for example https://api.openai.com/v1. Required.
+	// BaseURL is what stands before /chat/completions and the other paths, for example https://api.openai.com/v1 or
+	// https://example.openai.azure.com/openai/v1. Required.
 	BaseURL string
-	// APIKey is sent as a bearer token; empty sends none.
+	// Dialect is what is spoken there, one of [Dialects]. Defaults to "openai".
+	Dialect string
+	// APIKey is sent as the dialect wants it; empty sends none.
 	APIKey string
+	// APIVersion is the date of an API that has one, as Azure's of before v1, whose BaseURL is https://example.openai.azure.com/openai.
+	// Each model is then a deployment with a path of its own. Defaults to none.
+	APIVersion string
 	// Client reaches the provider. Required; see package upstream.
 	Client *http.Client
 	// Memory bounds what whole answers take together, with those of other providers that have the same. Optional.
 	Memory *upstream.Memory
 }
 
-// Provider is one account at a provider that speaks chat completions.
+// Provider is one account at a provider that speaks OpenAI's protocols. Which of them it serves is for whoever sends a request to know.
 type Provider struct {
-	config Config
-	url    string
+	config  Config
+	dialect *dialect
+	header  http.Header // the credential
 }
 
 var _ adapters.Provider = (*Provider)(nil)
 
 // New makes a provider. It contacts nobody.
 func New(config Config) (*Provider, error) {
-	if config.BaseURL == "" || config.Client == nil {
-		return nil, errors.New("openai: Config.BaseURL and Config.Client are required")
+	if config.Dialect == "" {
+		config.Dialect = "openai"
 	}
-	if strings.ContainsFunc(config.APIKey, unicode.IsControl) {
+	dialect := dialects[config.Dialect]
+	switch {
+	case config.BaseURL == "" || config.Client == nil:
+		return nil, errors.New("openai: Config.BaseURL and Config.Client are required")
+	case dialect == nil:
+		return nil, fmt.Errorf("openai: Config.Dialect is one of %q, not %q", Dialects(), config.Dialect)
+	case config.APIVersion != "" && !dialect.deployments:
+		return nil, fmt.Errorf("openai: the dialect %q has no Config.APIVersion", config.Dialect)
+	case strings.ContainsFunc(config.APIKey, unicode.IsControl):
 		return nil, errors.New("openai: Config.APIKey holds a character that no header can")
 	}
+	config.BaseURL = strings.TrimSuffix(config.BaseURL, "/")
 	if config.Memory == nil {
 		config.Memory = &upstream.Memory{}
 	}
-	return &Provider{config: config, url: strings.TrimSuffix(config.BaseURL, "/") + "/chat/completions"}, nil
+	return &Provider{config: config, dialect: dialect, header: dialect.credential(config.APIKey)}, nil
+}
+
+// endpoint is where and how a protocol is spoken.
+type endpoint struct {
+	path string
+	// deployed says that a dated API has the path below each deployment's own.
+	deployed bool
+	// streams says that an answer can be a stream. Else it is whole, whatever the request says.
+	streams bool
+	edit    func(adapters.Request, *dialect) ([]byte, error)
+	reader  func(adapters.Request, *dialect) exchange.Reader
+}
+
+var endpoints = map[adapters.Protocol]endpoint{
+	adapters.OpenAIChat:       {path: "/chat/completions", deployed: true, streams: true, edit: editChat, reader: newChat},
+	adapters.OpenAIResponses:  {path: "/responses", streams: true, edit: edit, reader: newResponse},
+	adapters.OpenAICompact:    {path: "/responses/compact", edit: edit, reader: newResponse},
+	adapters.OpenAIEmbeddings: {path: "/embeddings", deployed: true, edit: edit, reader: newEmbeddings},
+}
+
+// edit is the body of a request in which nothing has to be changed but what the vocabulary names.
+func edit(request adapters.Request, _ *dialect) ([]byte, error) {
+	return exchange.Body(request, nil, nil)
 }
 
 // Send posts the request. See [adapters.Provider].
 func (p *Provider) Send(ctx context.Context, request adapters.Request) (adapters.Answer, error) {
-	body, err := edit(request)
+	endpoint, ok := endpoints[request.Protocol]
+	if !ok {
+		err := fmt.Errorf("openai: %q is none of OpenAI's protocols", request.Protocol)
+		return nil, &adapters.Failure{Reason: adapters.InvalidRequest, Cause: err}
+	}
+	body, err := endpoint.edit(request, p.dialect)
 	if err != nil {
 		return nil, &adapters.Failure{Reason: adapters.InvalidRequest, Cause: err}
 	}
-	ctx, end := context.WithCancelCause(ctx)
-	response, err := p.post(ctx, body, request.Stream)
-	if err != nil {
-		failure := upstream.Failure(causeOr(ctx, err), false)
-		end(nil)
-		return nil, failure
+	call := exchange.Call{
+		Client: p.config.Client, Memory: p.config.Memory, URL: p.url(endpoint, request.Model), Header: p.header, Body: body,
+		Stream: request.Stream && endpoint.streams,
 	}
-	answer := &answer{
-		request: request, status: response.StatusCode, ctx: ctx, end: end,
-		body: upstream.NewBody(response.Body, end), memory: p.config.Memory,
-	}
-	if failure := answer.open(response); failure != nil {
-		_ = answer.Close() // the failure says more than its end could
-		return nil, failure
-	}
-	return answer, nil
+	return call.Send(ctx, endpoint.reader(request, p.dialect))
 }
 
-// post sends the body. Over HTTP/1.1 the transport sends it again only if nothing of it had left on a connection that turned
-// out to be closed: it has no leave to repeat a POST otherwise, since no idempotency key is passed on.
-func (p *Provider) post(ctx context.Context, body []byte, stream bool) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	// An allow-list: nothing of the client's own header is passed on.
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("User-Agent", "regent")
-	request.Header.Set("Accept", "application/json")
-	if stream {
-		request.Header.Set("Accept", "text/event-stream")
-	}
-	if p.config.APIKey != "" {
-		request.Header.Set("Authorization", "Bearer "+p.config.APIKey)
-	}
-	return p.config.Client.Do(request)
-}
-
-// causeOr is why a context ended, if it did: it says more than what the network saw of that.
-func causeOr(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
-}
-
-// edit changes what the request names in the body, leaves out foreign fields, and leaves every other byte alone. A field that is
-// stripped is not set either.
-func edit(request adapters.Request) ([]byte, error) {
-	root := gjson.ParseBytes(request.Body)
-	if !root.IsObject() || !gjson.ValidBytes(request.Body) {
-		return nil, errors.New("openai: the body is not a JSON object")
-	}
-	s := &splicer{document: request.Body, out: make([]byte, 0, len(request.Body)+editRoom)}
-	missing := map[string]string{"model": string(gjson.AppendJSONString(nil, request.Model))}
-	if request.Stream {
-		missing["stream_options"] = wantUsage
-	}
-	for _, name := range request.Strip {
-		delete(missing, name)
-	}
-	var err error
-	root.ForEach(func(key, value gjson.Result) bool {
-		name := key.String()
-		switch {
-		case slices.Contains(request.Strip, name), slices.Contains(foreignFields, strings.ToLower(name)):
-			s.cut(key, value)
-		case name == "model":
-			s.replaceText(value, request.Model)
-		case name == "stream_options" && request.Stream:
-			err = askForUsage(s, value)
-		}
-		delete(missing, name)
-		return err == nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	end := bytes.LastIndexByte(request.Body, '}')
-	for _, name := range slices.Sorted(maps.Keys(missing)) {
-		s.add(end, name, missing[name])
-	}
-	s.copyTo(len(request.Body))
-	return s.out, nil
-}
-
-const (
-	editRoom  = 128 // for a longer model name and the wish for usage
-	wantUsage = `{"include_usage":true}`
-)
-
-// askForUsage sets include_usage in the stream's options, wherever it stands: of a repeated key each reader sees another.
-func askForUsage(s *splicer, options gjson.Result) error {
+// url is where an endpoint is found.
+func (p *Provider) url(endpoint endpoint, model string) string {
 	switch {
-	case options.Type == gjson.Null:
-		s.replace(options, wantUsage)
-		return nil
-	case !options.IsObject():
-		return errors.New("openai: stream_options is not an object")
+	case p.config.APIVersion == "":
+		return p.config.BaseURL + endpoint.path
+	case endpoint.deployed:
+		endpoint.path = "/deployments/" + url.PathEscape(model) + endpoint.path
 	}
-	found := false
-	options.ForEach(func(key, value gjson.Result) bool {
-		if key.String() == "include_usage" {
-			s.replace(value, "true")
-			found = true
-		}
-		return true
-	})
-	if !found {
-		s.add(options.Index+len(options.Raw)-1, "include_usage", "true")
-	}
-	return nil
-}
-
-// foreignFields are top-level fields by which some gateways and servers behind this protocol let a request name another
-// upstream, key or principal. No client may, so that they are never passed on.
-var foreignFields = []string{
-	"api_base", "api_key", "api_version", "api_type", "base_url", "organization", "extra_body", "extra_headers", "fallbacks",
-	"mock_response", "custom_llm_provider", "litellm_params", "cache_salt",
-}
-
-// isEventStream says whether a response is a stream of events.
-func isEventStream(response *http.Response) bool {
-	media, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	return err == nil && media == "text/event-stream"
+	return p.config.BaseURL + endpoint.path + "?api-version=" + url.QueryEscape(p.config.APIVersion)
 }

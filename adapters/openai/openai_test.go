@@ -10,25 +10,29 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 
 	"regent/adapters"
 	"regent/adapters/adaptertest"
+	"regent/adapters/exchange"
 	"regent/adapters/sse"
 	"regent/adapters/upstream"
 	"regent/ledger"
 )
 
-func TestConformance(t *testing.T) { adaptertest.Run(t, newProvider) }
+func TestConformance(t *testing.T) {
+	adaptertest.Run(t, adaptertest.Dialect{
+		Protocol: adapters.OpenAIChat,
+		Content:  "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n", Error: "data: {\"error\":{}}\n\n", Done: "data: [DONE]\n\n",
+		Untrue: []string{`{"prompt_tokens":-1,"completion_tokens":1}`, `{"prompt_tokens":1e300,"completion_tokens":1}`},
+	}, newProvider)
+}
 
 func newProvider(t *testing.T, baseURL, key string) adapters.Provider {
 	t.Helper()
@@ -64,7 +68,7 @@ func TestEditChangesNothingElse(t *testing.T) {
 		request := adapters.Request{
 			Body: []byte(test.body), Model: "up", Stream: gjson.Get(test.body, "stream").Bool(), Strip: []string{"provider", "models", "route", "transforms", "plugins", "preset"},
 		}
-		got, err := edit(request)
+		got, err := editChat(request, dialects["openai"])
 		if err != nil || string(got) != test.want {
 			t.Errorf("%s\ngot  %s, %v\nwant %s", test.body, got, err, test.want)
 		}
@@ -82,7 +86,7 @@ func TestEditStripsWholeMembers(t *testing.T) {
 		{`{"model":"pub","stream":true,"stream_options":{}}`, "stream_options", `{"model":"up","stream":true}`},
 		{`{"model":"pub","stream":true}`, "stream_options", `{"model":"up","stream":true}`},
 	} {
-		got, err := edit(adapters.Request{Body: []byte(test.body), Model: "up", Stream: strings.Contains(test.body, "true"), Strip: []string{test.strip}})
+		got, err := editChat(adapters.Request{Body: []byte(test.body), Model: "up", Stream: strings.Contains(test.body, "true"), Strip: []string{test.strip}}, dialects["openai"])
 		if err != nil || string(got) != test.want {
 			t.Errorf("%s without %s: got %s, %v, want %s", test.body, test.strip, got, err, test.want)
 		}
@@ -91,7 +95,7 @@ func TestEditStripsWholeMembers(t *testing.T) {
 
 func TestEditRefusesWhatItCannotEdit(t *testing.T) {
 	for _, body := range []string{``, `null`, `[]`, `"x"`, `{`, `{"a":"}`, `{"model":"pub"}x`, `{"stream_options":"x"}`, `{"stream_options":[true]}`} {
-		if got, err := edit(adapters.Request{Body: []byte(body), Model: "up", Stream: true}); err == nil {
+		if got, err := editChat(adapters.Request{Body: []byte(body), Model: "up", Stream: true}, dialects["openai"]); err == nil {
 			t.Errorf("%s became %s", body, got)
 		}
 	}
@@ -109,7 +113,7 @@ func FuzzEdit(f *testing.F) {
 	f.Add([]byte(`{"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"fallbacks":[],"preset":"x"}`), "preset")
 	f.Fuzz(func(t *testing.T, body []byte, strip string) {
 		request := adapters.Request{Body: body, Model: "u<\u00e9\"p", Stream: true, Strip: []string{strip}}
-		got, err := edit(request)
+		got, err := editChat(request, dialects["openai"])
 		var want, have map[string]json.RawMessage
 		if err != nil || json.Unmarshal(body, &want) != nil || !utf8.Valid(body) {
 			return // bytes that are no text have no name to compare
@@ -128,7 +132,7 @@ func FuzzEdit(f *testing.F) {
 			delete(have, changed)
 		}
 		maps.DeleteFunc(want, func(name string, _ json.RawMessage) bool {
-			return slices.Contains(foreignFields, strings.ToLower(name))
+			return exchange.IsForeign(name)
 		})
 		if !reflect.DeepEqual(want, have) {
 			t.Fatalf("%q became %q", body, got)
@@ -136,26 +140,61 @@ func FuzzEdit(f *testing.F) {
 	})
 }
 
-// TestWhatIsSent: the header is an allow-list, and the body the client's own but for the edits.
-func TestWhatIsSent(t *testing.T) {
-	var header http.Header
-	var body []byte
+// sent is a provider's view of a request.
+type sent struct {
+	target string
+	header http.Header
+	body   string
+}
+
+// listen starts a provider that answers nothing of use, and says what it has got.
+func listen(t *testing.T) (baseURL string, got *sent) {
+	t.Helper()
+	got = new(sent)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		header = r.Header.Clone()
-		body, _ = io.ReadAll(r.Body)
+		body, _ := io.ReadAll(r.Body)
+		*got = sent{r.URL.RequestURI(), r.Header.Clone(), string(body)}
 	}))
-	defer server.Close()
-	provider := newProvider(t, server.URL+"/", "key")
-	_, err := provider.Send(t.Context(), adapters.Request{Body: []byte(`{"a": 1,"model":"pub"}`), Model: "up", Stream: true})
-	if err == nil || string(body) != `{"a": 1,"model":"up","stream_options":{"include_usage":true}}` {
-		t.Errorf("sent %s, %v", body, err)
+	t.Cleanup(server.Close)
+	return server.URL, got
+}
+
+// TestWhatIsSent: the header is an allow-list, and the body the client's own but for the edits. Only chat completions are asked for usage.
+func TestWhatIsSent(t *testing.T) {
+	baseURL, got := listen(t)
+	provider := newProvider(t, baseURL+"/v1/", "key")
+	client := http.Header{"Authorization": {"Bearer canary"}, "Cookie": {"canary"}, "Openai-Beta": {"canary"}, "Session-Id": {"canary"}}
+	const before, after = `{ "input":"\u00e9\/", "store":false,"n":12345678901234567890.10 ,`, `,"include":["reasoning.encrypted_content"],"stream":true }`
+	for protocol, want := range map[adapters.Protocol]struct{ target, accept, added string }{
+		adapters.OpenAIChat:       {"/v1/chat/completions", "text/event-stream", `,"stream_options":{"include_usage":true}`},
+		adapters.OpenAIResponses:  {"/v1/responses", "text/event-stream", ""},
+		adapters.OpenAICompact:    {"/v1/responses/compact", "application/json", ""},
+		adapters.OpenAIEmbeddings: {"/v1/embeddings", "application/json", ""},
+	} {
+		_, err := provider.Send(t.Context(), adapters.Request{
+			Protocol: protocol, Body: []byte(before + `"model" : "pub" , "provider":{}` + after), Model: "up", Stream: true, Strip: []string{"provider"},
+			Header: client, Query: "api-version=canary",
+		})
+		if body := before + `"model" : "up" ` + strings.TrimSuffix(after, "}") + want.added + "}"; err == nil || got.body != body {
+			t.Errorf("%s: sent %s, %v", protocol, got.body, err)
+		}
+		header := http.Header{
+			"Accept": {want.accept}, "Authorization": {"Bearer key"}, "Content-Type": {"application/json"}, "User-Agent": {"regent"},
+			"Content-Length": {fmt.Sprint(len(got.body))},
+		}
+		if got.target != want.target || !reflect.DeepEqual(got.header, header) {
+			t.Errorf("%s: %s, header %v", protocol, got.target, got.header)
+		}
 	}
-	want := http.Header{
-		"Accept": {"text/event-stream"}, "Authorization": {"Bearer key"}, "Content-Type": {"application/json"}, "User-Agent": {"regent"},
-		"Content-Length": {fmt.Sprint(len(body))},
-	}
-	if !reflect.DeepEqual(header, want) {
-		t.Errorf("header %v", header)
+}
+
+func TestNoOtherProtocolIsSpoken(t *testing.T) {
+	baseURL, got := listen(t)
+	for _, protocol := range []adapters.Protocol{"", adapters.AnthropicMessages, "openai"} {
+		_, err := newProvider(t, baseURL, "").Send(t.Context(), adapters.Request{Protocol: protocol, Body: []byte(`{}`)})
+		if failure, _ := err.(*adapters.Failure); failure == nil || failure.Reason != adapters.InvalidRequest || failure.Accepted || got.target != "" {
+			t.Errorf("%q: got %v, sent to %s", protocol, err, got.target)
+		}
 	}
 }
 
@@ -175,7 +214,7 @@ func TestAConnectionThatWasClosedMeanwhile(t *testing.T) {
 	failed := make([]error, calls)
 	for i := range calls {
 		var answer adapters.Answer
-		answer, failed[i] = provider.Send(t.Context(), adapters.Request{Body: fmt.Appendf(nil, `{"model":"pub","seed":%d}`, i), Model: "up"})
+		answer, failed[i] = provider.Send(t.Context(), adapters.Request{Protocol: adapters.OpenAIChat, Body: fmt.Appendf(nil, `{"model":"pub","seed":%d}`, i), Model: "up"})
 		if failed[i] == nil {
 			_ = answer.Close()
 		}
@@ -189,29 +228,61 @@ func TestAConnectionThatWasClosedMeanwhile(t *testing.T) {
 	}
 }
 
-// relayed reads a stream through an answer and returns what is relayed and the kinds of its events.
-func relayed(t *testing.T, stream string, usageWanted bool) (text string, kinds []adapters.Kind, usage *ledger.Usage, err error) {
+// outcome is what came of an answer.
+type outcome struct {
+	text  string // what was relayed
+	kinds []adapters.Kind
+	bytes int // of output
+	usage *ledger.Usage
+	err   error // nil if the answer is complete
+}
+
+// ask sends a request to a provider that speaks a dialect and answers with the body.
+func ask(t testing.TB, dialect string, body io.Reader, request adapters.Request) (adapters.Answer, error) {
 	t.Helper()
-	ctx, end := context.WithCancelCause(context.Background())
-	a := &answer{
-		request: adapters.Request{PublicModel: "pub", Stream: true, UsageWanted: usageWanted}, status: 200, ctx: ctx, end: end,
-		events: sse.NewReader(strings.NewReader(stream)), body: upstream.NewBody(io.NopCloser(strings.NewReader("")), end),
+	media := "application/json"
+	if request.Stream {
+		media = "text/event-stream"
 	}
-	defer func() { _ = a.Close() }()
+	provider, err := New(Config{BaseURL: "http://canned", Dialect: dialect, Client: adaptertest.Canned(media, body)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Body, request.Model, request.PublicModel = []byte(`{}`), "up", "pub"
+	return provider.Send(context.Background(), request)
+}
+
+// read asks and reads the answer to its end.
+func read(t testing.TB, dialect string, body io.Reader, request adapters.Request) (got outcome) {
+	t.Helper()
+	answer, err := ask(t, dialect, body, request)
+	if err != nil {
+		return outcome{err: err}
+	}
+	defer func() { _ = answer.Close() }()
 	for {
-		event, err := a.Next()
+		event, err := answer.Next()
 		if err == io.EOF {
-			return text, kinds, usage, nil
+			return got
 		}
 		if err != nil {
-			return text, kinds, usage, err
+			got.err = err
+			return got
 		}
-		text += string(event.Relay)
-		kinds = append(kinds, event.Kind)
+		got.text += string(event.Relay)
+		got.kinds = append(got.kinds, event.Kind)
+		got.bytes += event.OutputBytes
 		if event.Usage != nil || event.Kind == adapters.Done {
-			usage = event.Usage
+			got.usage = event.Usage
 		}
 	}
+}
+
+// relayed reads a stream of chat completions and returns what is relayed and the kinds of its events.
+func relayed(t *testing.T, stream string, usageWanted bool) (text string, kinds []adapters.Kind, usage *ledger.Usage, err error) {
+	t.Helper()
+	got := read(t, "", strings.NewReader(stream), adapters.Request{Protocol: adapters.OpenAIChat, Stream: true, UsageWanted: usageWanted})
+	return got.text, got.kinds, got.usage, got.err
 }
 
 func TestRelayEditsOnlyWhatIsNamed(t *testing.T) {
@@ -301,7 +372,7 @@ func TestOutput(t *testing.T) {
 		`{"function_call":{"name":"f","arguments":"{}"}}`:                                {bytes: 3, some: true, toolCall: true},
 		`{"tool_calls":[{"function":{"arguments":"a"}},{"function":{"arguments":"b"}}]}`: {bytes: 2, some: true, toolCall: true},
 	} {
-		if got := readOutput(gjson.Parse(delta)); got != want {
+		if got := readMessage(gjson.Parse(delta)); got != want {
 			t.Errorf("%s: got %+v, want %+v", delta, got, want)
 		}
 	}
@@ -362,135 +433,6 @@ func TestStreamsThatAreNoAnswers(t *testing.T) {
 	}
 }
 
-// TestAnEndThatDoesNotEnd: a provider that leaves its body open after the terminal event costs a tenth of a second at most.
-func TestAnEndThatDoesNotEnd(t *testing.T) {
-	gone := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.ReadAll(r.Body)
-		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-		_, _ = io.WriteString(w, "data: [DONE]\n\n")
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-		close(gone)
-	}))
-	defer server.Close()
-	answer, err := newProvider(t, server.URL, "").Send(t.Context(), adapters.Request{Body: []byte(`{}`), Stream: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	started := time.Now()
-	if event, err := answer.Next(); err != nil || event.Kind != adapters.Done || time.Since(started) > drainTime {
-		t.Errorf("got %+v, %v after %v", event, err, time.Since(started))
-	}
-	if _, err := answer.Next(); err != io.EOF || time.Since(started) > 20*drainTime {
-		t.Errorf("got %v after %v", err, time.Since(started))
-	}
-	<-gone
-	_ = answer.Close()
-}
-
-// TestUsage reads the cases whose classes were computed independently: reports of whole answers, and streams of chunks.
-func TestUsage(t *testing.T) {
-	text, err := os.ReadFile("testdata/usage.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var cases []struct {
-		Name   string
-		Usage  json.RawMessage
-		Stream []json.RawMessage
-		Want   ledger.Usage
-	}
-	if err := json.Unmarshal(text, &cases); err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range cases {
-		usage := parseUsage(gjson.ParseBytes(test.Usage))
-		if test.Stream != nil {
-			var stream strings.Builder
-			for _, chunk := range test.Stream {
-				fmt.Fprintf(&stream, "data: %s\n\n", chunk)
-			}
-			if _, _, usage, err = relayed(t, stream.String()+"data: [DONE]\n\n", false); err != nil {
-				t.Errorf("%s: %v", test.Name, err)
-			}
-		}
-		if usage == nil || !reflect.DeepEqual(*usage, test.Want) {
-			t.Errorf("%s: got %+v, want %+v", test.Name, usage, test.Want)
-		}
-	}
-	if len(cases) < 12 {
-		t.Errorf("only %d cases", len(cases))
-	}
-}
-
-// untrue are reports of usage that cannot be true.
-func untrue() map[string]string {
-	return map[string]string{
-		"nothing":                 ``,
-		"null":                    `null`,
-		"a list":                  `[]`,
-		"negative":                `{"prompt_tokens":-1,"completion_tokens":1}`,
-		"huge":                    `{"prompt_tokens":1e300,"completion_tokens":1}`,
-		"a text":                  `{"prompt_tokens":"12","completion_tokens":1}`,
-		"a fraction":              `{"prompt_tokens":1.5,"completion_tokens":1}`,
-		"2^53":                    `{"prompt_tokens":9007199254740992,"completion_tokens":1}`,
-		"a sum beyond 2^53":       `{"prompt_tokens":9007199254740991,"completion_tokens":1}`,
-		"no completion":           `{"prompt_tokens":1}`,
-		"no prompt":               `{"completion_tokens":1}`,
-		"no token at all":         `{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}`,
-		"more cached than prompt": `{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":6}}`,
-		"cached and written":      `{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3,"cache_write_tokens":3}}`,
-		"more reasoning":          `{"prompt_tokens":5,"completion_tokens":1,"completion_tokens_details":{"reasoning_tokens":2}}`,
-		"cached that is a text":   `{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":"3"}}`,
-		"cached is true":          `{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":true}}`,
-		"a list of counts":        `{"prompt_tokens":[5],"completion_tokens":1}`,
-		"a report in a list":      `[{"prompt_tokens":5,"completion_tokens":1}]`,
-		"null completion":         `{"prompt_tokens":5,"completion_tokens":null}`,
-		"minus nothing":           `{"prompt_tokens":-0,"completion_tokens":1}`,
-		"an exponent":             `{"prompt_tokens":1e2,"completion_tokens":1}`,
-		"beyond 64 bits":          `{"prompt_tokens":18446744073709551617,"completion_tokens":1}`,
-		"negative reasoning":      `{"prompt_tokens":5,"completion_tokens":1,"completion_tokens_details":{"reasoning_tokens":-2}}`,
-	}
-}
-
-func TestUsageThatCannotBeTrue(t *testing.T) {
-	for name, report := range untrue() {
-		if usage := parseUsage(gjson.Parse(report)); usage != nil {
-			t.Errorf("%s: got %+v, want none", name, *usage)
-		}
-	}
-}
-
-func TestRetryAfter(t *testing.T) {
-	for _, test := range []struct {
-		name, value string
-		want        time.Duration
-	}{
-		{"Retry-After", "7", 7 * time.Second}, {"Retry-After", "1.5", 1500 * time.Millisecond}, {"Retry-After-Ms", "250", 250 * time.Millisecond},
-		{"Retry-After", "-3", 0}, {"Retry-After", "soon", 0}, {"Retry-After", "NaN", 0}, {"Retry-After", "Inf", 0},
-		{"Retry-After", "999999999", retryAfterMax}, {"Retry-After", "1e300", retryAfterMax}, {"Retry-After", "99999999999999999999", retryAfterMax},
-		{"Retry-After", "0", 0}, {"Retry-After", "", 0}, {"Retry-After-Ms", "-1", 0}, {"Retry-After-Ms", "x", 0}, {"Retry-After-Ms", "1e300", retryAfterMax},
-		{"Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT", retryAfterMax}, {"Retry-After", "Mon, 02 Jan 2006 15:04:05 GMT", 0},
-	} {
-		if got := retryAfter(http.Header{test.name: {test.value}}); got != test.want {
-			t.Errorf("%s: %s: got %v, want %v", test.name, test.value, got, test.want)
-		}
-	}
-}
-
-func TestRetryAfterPrefersMilliseconds(t *testing.T) {
-	for ms, want := range map[string]time.Duration{"20": 20 * time.Millisecond, "-20": 7 * time.Second, "soon": 7 * time.Second} {
-		if got := retryAfter(http.Header{"Retry-After": {"7"}, "Retry-After-Ms": {ms}}); got != want {
-			t.Errorf("%s: got %v, want %v", ms, got, want)
-		}
-	}
-	in := time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)
-	if got := retryAfter(http.Header{"Retry-After": {in}}); got < 58*time.Second || got > time.Minute {
-		t.Errorf("a date in a minute: got %v", got)
-	}
-}
-
 // TestServedTier: the last one that is told counts, wherever it is told, and one that cannot be is not taken for the ordinary one.
 func TestServedTier(t *testing.T) {
 	const used = `"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}`
@@ -521,44 +463,21 @@ func TestServedTier(t *testing.T) {
 		if len(test.chunks) > 1 {
 			continue
 		}
-		whole := &answer{whole: &upstream.Whole{Bytes: []byte(test.chunks[0])}, root: gjson.Parse(test.chunks[0])}
-		if usage := whole.nextWhole().Usage; usage == nil || usage.Tier != test.want {
-			t.Errorf("%s, whole: %+v, want %q", name, usage, test.want)
+		event, failure := newChat(adapters.Request{}, dialects["openai"]).Whole([]byte(test.chunks[0]))
+		if failure != nil || event.Usage == nil || event.Usage.Tier != test.want {
+			t.Errorf("%s, whole: %+v, %v, want %q", name, event.Usage, failure, test.want)
 		}
 	}
 }
 
 // TestAReportKeepsItsTier: what went out with an event does not change under its reader.
 func TestAReportKeepsItsTier(t *testing.T) {
-	a := &answer{usage: &ledger.Usage{Output: 1}, tier: "flex"}
+	a := &chat{usage: &ledger.Usage{Output: 1}, tier: "flex"}
 	first := a.report()
 	a.tier = "priority"
 	if second := a.report(); first.Tier != "flex" || second.Tier != "priority" {
 		t.Errorf("got %q, then %q", first.Tier, second.Tier)
 	}
-}
-
-func FuzzUsage(f *testing.F) {
-	f.Add([]byte(`{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}`))
-	f.Add([]byte(`{"prompt_tokens":-1,"completion_tokens":1e9}`))
-	for _, report := range untrue() {
-		f.Add([]byte(report))
-	}
-	f.Add([]byte(`{"prompt_tokens":1000,"completion_tokens":200,"total_tokens":1200,"prompt_tokens_details":{"cached_tokens":800,"cache_write_tokens":7},"completion_tokens_details":{"reasoning_tokens":80}}`))
-	f.Add([]byte(`{"prompt_tokens":1,"prompt_tokens":2,"completion_tokens":3,"prompt_tokens_details":null}`))
-	f.Add([]byte(`{"prompt_tokens":007,"completion_tokens":+1,"prompt_tokens_details":{"cached_tokens":NaN}}`))
-	f.Add([]byte(`{"prompt_tokens":1,"completion_tokens":1,"service_tier":"fl\u0065x"}`))
-	f.Fuzz(func(t *testing.T, report []byte) {
-		root := gjson.ParseBytes(report)
-		usage := parseUsage(root)
-		if usage == nil {
-			return
-		}
-		usage.Tier = servedTier(root)
-		if _, err := usage.Tokens(); err != nil {
-			t.Fatalf("%s gave %+v: %v", report, *usage, err)
-		}
-	})
 }
 
 func FuzzChunk(f *testing.F) {
@@ -608,13 +527,13 @@ func FuzzChunk(f *testing.F) {
 
 func BenchmarkChunk(b *testing.B) {
 	chunk := "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"up\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"},\"finish_reason\":null}],\"usage\":null}\n\n"
-	ctx, end := context.WithCancelCause(context.Background())
-	defer end(nil)
-	b.ReportAllocs()
-	a := &answer{
-		request: adapters.Request{PublicModel: "pub", Stream: true}, ctx: ctx, end: end,
-		events: sse.NewReader(strings.NewReader(strings.Repeat(chunk, b.N))),
+	a, err := ask(b, "", strings.NewReader(strings.Repeat(chunk, b.N)), adapters.Request{Protocol: adapters.OpenAIChat, Stream: true})
+	if err != nil {
+		b.Fatal(err)
 	}
+	defer func() { _ = a.Close() }()
+	b.ReportAllocs()
+	b.ResetTimer()
 	for range b.N {
 		if _, err := a.Next(); err != nil {
 			b.Fatal(err)

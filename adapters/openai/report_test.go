@@ -2,14 +2,9 @@ package openai
 
 import (
 	"errors"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"testing"
-	"time"
 
 	"regent/adapters"
-	"regent/adapters/upstream"
 )
 
 // A later report that is unusable must not leave the one before standing, which would charge too little.
@@ -33,29 +28,5 @@ func TestAnErrorDocumentIsNoChunk(t *testing.T) {
 	var failure *adapters.Failure
 	if !errors.As(err, &failure) || failure.Reason != adapters.StreamBroken {
 		t.Errorf("got %v", err)
-	}
-}
-
-// A refusal whose body does not come must not hold up the next source.
-func TestARefusalIsKnownByItsHeader(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-	}))
-	defer server.Close()
-	provider, err := New(Config{BaseURL: server.URL, Client: upstream.New(upstream.Config{AllowPrivate: true})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	started := time.Now()
-	_, err = provider.Send(t.Context(), adapters.Request{Body: []byte(`{"model":"pub"}`), Model: "up"})
-	var failure *adapters.Failure
-	if !errors.As(err, &failure) || failure.Reason != adapters.Overloaded {
-		t.Errorf("got %v", err)
-	}
-	if took := time.Since(started); took > errorTimeMax+3*time.Second {
-		t.Errorf("it took %v", took)
 	}
 }

@@ -86,6 +86,14 @@ func (e Event) WithoutMark() Event {
 	return e
 }
 
+// Completed is the event with the blank line that the sender may have forgotten after its last one.
+func (e Event) Completed() Event {
+	if e.Partial {
+		e.Raw, e.Partial = append(e.Raw[:len(e.Raw):len(e.Raw)], "\n\n"...), false
+	}
+	return e
+}
+
 func appendLines(dst, data, end []byte) []byte {
 	if len(end) == 0 {
 		end = []byte("\n")

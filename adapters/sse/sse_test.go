@@ -325,3 +325,20 @@ func BenchmarkNext(b *testing.B) {
 		}
 	}
 }
+
+// TestCompleted: whatever an event was cut off after, completed it is one whole event of the same data.
+func TestCompleted(t *testing.T) {
+	for _, stream := range []string{"data: a", "data: a\n", "data: a\r", "data: a\r\n", "event: e\ndata: a", "data: a\n: comment", "data: a\n\n", "\xef\xbb\xbfdata: a"} {
+		event, err := NewReader(strings.NewReader(stream)).Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		event = event.Completed()
+		for _, data := range []string{"a", "longer"} {
+			again, err := NewReader(bytes.NewReader(event.AppendWithData(nil, []byte(data)))).Next()
+			if err != nil || again.Partial || string(again.Data) != data || event.Partial || !strings.HasPrefix(string(event.Raw), stream) {
+				t.Errorf("%q: got %q of %q, %v", stream, again.Data, event.Raw, err)
+			}
+		}
+	}
+}

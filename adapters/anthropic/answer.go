@@ -1,0 +1,213 @@
+package anthropic
+
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"regent/adapters"
+	"regent/adapters/exchange"
+	"regent/adapters/splice"
+	"regent/adapters/sse"
+	"regent/ledger"
+)
+
+// answer is what a provider says in the course of one call.
+//
+// An event of a stream is what its data call themselves, or, if they do not, what its event line does. It is
+//   - [adapters.ToolCall] if it begins a block of a tool's use, the client's or the server's, or brings a part of its input;
+//   - [adapters.Content] if it brings anything else of a block: text, thinking and its signature, a citation, the result of a tool that
+//     ran on the server, or what a block or a delta of an unknown type may bring;
+//   - [adapters.Done] if it is message_stop, and a failure if it is an error;
+//   - and else, as message_start, the start of an empty block, its stop, ping, message_delta and whatever is not known,
+//     [adapters.Opening] before the first output or stop reason, and [adapters.Closing] after it.
+//
+// Events are relayed as they come, in whichever order they do.
+type answer struct {
+	publicModel string
+	// output says that content has come; finished, that a stop reason has.
+	output, finished bool
+
+	report  report
+	splicer splice.Splicer
+	relay   []byte // reused for each event that is edited
+}
+
+var _ exchange.Reader = (*answer)(nil)
+
+// Whole reads an answer that is not a stream.
+func (a *answer) Whole(document []byte) (adapters.Event, *adapters.Failure) {
+	root, ok := exchange.Object(document)
+	switch {
+	case !ok:
+		return adapters.Event{}, &adapters.Failure{Reason: adapters.UpstreamError}
+	case isError(root), !root.Get("content").IsArray():
+		return adapters.Event{}, reported(root, adapters.UpstreamError)
+	}
+	a.report.merge(root.Get("usage"))
+	event := adapters.Event{Kind: adapters.Done, OutputBytes: readBlocks(root).bytes, Usage: a.report.usage()}
+	a.splicer.Reset(document)
+	a.showModel(root)
+	event.Relay, _ = a.splicer.Result()
+	return event, nil
+}
+
+// Event reads one event of a stream.
+func (a *answer) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
+	root, ok := exchange.Object(raw.Data)
+	if !ok || isError(root) || string(raw.Name) == "error" {
+		return adapters.Event{}, reported(root, adapters.StreamBroken)
+	}
+	name := root.Get("type").Str
+	if name == "" {
+		name = string(raw.Name)
+	}
+	event := adapters.Event{Relay: raw.Raw}
+	var brought output
+	switch name {
+	case "message_start":
+		brought = a.start(root)
+		event.Relay = a.shown(raw, root)
+	case "content_block_start":
+		brought = readPart(root.Get("content_block"))
+	case "content_block_delta":
+		brought = readPart(root.Get("delta"))
+	case "message_delta":
+		event.Usage = a.delta(root)
+	case "message_stop":
+		event.Kind, event.Usage = adapters.Done, a.report.usage()
+		return event, nil
+	}
+	event.Kind, event.OutputBytes = a.classify(brought), brought.bytes
+	return event, nil
+}
+
+// isError says whether a document reports an error.
+func isError(root gjson.Result) bool {
+	reported := root.Get("error")
+	return reported.Exists() && reported.Type != gjson.Null || root.Get("type").Str == "error"
+}
+
+// start reads the message that a stream begins with. Its content is empty, unless a server has all of it at once.
+func (a *answer) start(root gjson.Result) output {
+	message := root.Get("message")
+	a.report.begin(message.Get("usage"))
+	return readBlocks(message)
+}
+
+// delta reads what is told of the whole message. Its usage is the whole call's once there is a stop reason; until then, the call is
+// under way.
+func (a *answer) delta(root gjson.Result) *ledger.Usage {
+	a.finished = a.finished || root.Get("delta.stop_reason").Type == gjson.String
+	usage := root.Get("usage")
+	a.report.merge(usage)
+	if !a.finished || usage.Type == gjson.Null {
+		return nil
+	}
+	return a.report.usage()
+}
+
+// classify says what kind of event it is that brings this.
+func (a *answer) classify(brought output) adapters.Kind {
+	a.output = a.output || brought.some
+	switch {
+	case brought.some && brought.toolCall:
+		return adapters.ToolCall
+	case brought.some:
+		return adapters.Content
+	case a.output, a.finished:
+		return adapters.Closing
+	}
+	return adapters.Opening
+}
+
+// output is what a message, a block or a delta brings.
+type output struct {
+	bytes          int // of text, thinking and tool input
+	some, toolCall bool
+}
+
+// readBlocks reads the content of a message.
+func readBlocks(message gjson.Result) output {
+	var all output
+	message.Get("content").ForEach(func(_, block gjson.Result) bool {
+		one := readPart(block)
+		all.bytes += one.bytes
+		all.some, all.toolCall = all.some || one.some, all.toolCall || one.toolCall
+		return true
+	})
+	return all
+}
+
+// readPart reads a block or a delta. One whose type is not known to begin empty is output: it must not be repeated from another source.
+func readPart(part gjson.Result) output {
+	var o output
+	kind := ""
+	part.ForEach(func(key, value gjson.Result) bool {
+		switch key.String() {
+		case "type":
+			kind = value.Str
+			return true
+		case "text", "thinking", "data", "name", "partial_json":
+			o.bytes += len(value.Str)
+		case "input":
+			if exchange.IsSome(value) { // a stream brings it later
+				o.bytes += len(value.Raw)
+			}
+		}
+		o.some = o.some || exchange.IsSome(value)
+		return true
+	})
+	switch kind {
+	case "", "text", "thinking", "text_delta", "thinking_delta", "input_json_delta":
+	default:
+		o.some = true
+	}
+	o.toolCall = strings.HasSuffix(kind, "tool_use") || kind == "input_json_delta"
+	return o
+}
+
+// shown is the event that starts a message, as the client gets it.
+func (a *answer) shown(raw sse.Event, root gjson.Result) []byte {
+	a.splicer.Reset(raw.Data)
+	root.ForEach(func(key, value gjson.Result) bool {
+		if key.String() == "message" {
+			a.showModel(value)
+		}
+		return true
+	})
+	data, changed := a.splicer.Result()
+	if !changed {
+		return raw.Raw
+	}
+	a.relay = raw.AppendWithData(a.relay[:0], data)
+	return a.relay
+}
+
+// showModel puts the public model's name in place of the provider's in a message.
+func (a *answer) showModel(message gjson.Result) {
+	message.ForEach(func(key, value gjson.Result) bool {
+		if key.String() == "model" {
+			exchange.ShowModel(&a.splicer, value, a.publicModel)
+		}
+		return true
+	})
+}
+
+// count reads an answer that counts tokens.
+type count struct{ answer }
+
+// countBytesMax bounds such an answer, which is a number and what was done to get it.
+const countBytesMax = 64 << 10
+
+// Whole reads the answer.
+func (c *count) Whole(document []byte) (adapters.Event, *adapters.Failure) {
+	root, ok := exchange.Object(document)
+	switch {
+	case !ok, len(document) > countBytesMax:
+		return adapters.Event{}, &adapters.Failure{Reason: adapters.UpstreamError}
+	case isError(root), root.Get("input_tokens").Type != gjson.Number:
+		return adapters.Event{}, reported(root, adapters.UpstreamError)
+	}
+	return adapters.Event{Relay: document}, nil
+}

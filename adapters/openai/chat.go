@@ -1,0 +1,251 @@
+package openai
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+
+	"github.com/tidwall/gjson"
+
+	"regent/adapters"
+	"regent/adapters/exchange"
+	"regent/adapters/splice"
+	"regent/adapters/sse"
+	"regent/ledger"
+)
+
+// wantUsage asks for usage in a stream.
+const wantUsage = `{"include_usage":true}`
+
+// editChat is a request's body for the provider, which is asked for usage in every stream, spared what it refuses, and told the bound of
+// the output that the call was admitted with by whichever name it reads.
+func editChat(request adapters.Request, d *dialect) ([]byte, error) {
+	request.Strip = append(slices.Clip(request.Strip), d.never...)
+	missing, bound := map[string]string{}, leastBound(request.Body)
+	if request.Stream {
+		missing["stream_options"] = wantUsage
+	}
+	if bound != "" && d.olderBound {
+		missing[boundNames[0]] = bound
+	}
+	return exchange.Body(request, missing, func(s *splice.Splicer, name string, value gjson.Result) error {
+		switch {
+		case name == "stream_options" && request.Stream:
+			return askForUsage(s, value)
+		case slices.Contains(boundNames, name) && bound != "" && (value.Type != gjson.Null || missing[name] != ""):
+			s.Replace(value, bound)
+		}
+		return nil
+	})
+}
+
+// boundNames are the names of the bound of a chat completion's output, the older one first. A server may read either.
+var boundNames = []string{"max_tokens", "max_completion_tokens"}
+
+// leastBound is the smallest bound that a request gives, as JSON; empty if it gives none.
+func leastBound(body []byte) (written string) {
+	least := gjson.Result{}
+	for _, bound := range gjson.GetManyBytes(body, boundNames...) {
+		if bound.Type == gjson.Number && (written == "" || bound.Int() < least.Int()) {
+			least, written = bound, bound.Raw
+		}
+	}
+	return written
+}
+
+// askForUsage sets include_usage in the stream's options, wherever it stands: of a repeated key each reader sees another.
+func askForUsage(s *splice.Splicer, options gjson.Result) error {
+	switch {
+	case options.Type == gjson.Null:
+		s.Replace(options, wantUsage)
+		return nil
+	case !options.IsObject():
+		return errors.New("openai: stream_options is not an object")
+	}
+	found := false
+	options.ForEach(func(key, value gjson.Result) bool {
+		if key.String() == "include_usage" {
+			s.Replace(value, "true")
+			found = true
+		}
+		return true
+	})
+	if !found {
+		s.Add(options.Index+len(options.Raw)-1, "include_usage", "true")
+	}
+	return nil
+}
+
+// chat is what a provider says in the course of one call of chat completions.
+type chat struct {
+	reader
+	usageWanted bool // by the client
+	// output says that content has come; finished, that a finish reason has; failed, that this was an error.
+	output, finished, failed bool
+
+	usage *ledger.Usage // by the stream's last report, nil if that was unusable
+	tier  string        // the service tier by the last chunk that told one
+}
+
+var _ exchange.Reader = (*chat)(nil)
+
+func newChat(request adapters.Request, d *dialect) exchange.Reader {
+	return &chat{reader: reader{publicModel: request.PublicModel, places: d.chat()}, usageWanted: request.UsageWanted}
+}
+
+// Whole reads an answer that is not a stream.
+func (c *chat) Whole(document []byte) (adapters.Event, *adapters.Failure) {
+	root, ok := exchange.Object(document)
+	if !ok || isError(root) || !root.Get("choices").IsArray() {
+		return adapters.Event{}, reported(root, adapters.UpstreamError)
+	}
+	event := adapters.Event{Kind: adapters.Done, OutputBytes: c.choices(root.Get("choices"), "message").bytes}
+	if c.failed {
+		return adapters.Event{}, reported(root, adapters.UpstreamError)
+	}
+	c.usage, c.tier = c.places.usage(root), exchange.Tier(root.Get("service_tier"))
+	event.Usage, event.Relay = c.report(), c.wholeShown(document, root)
+	return event, nil
+}
+
+// terminal is the data of the stream's last event.
+var terminal = []byte("[DONE]")
+
+// Event reads one event of a stream.
+func (c *chat) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
+	if bytes.Equal(bytes.TrimSpace(raw.Data), terminal) {
+		return adapters.Event{Kind: adapters.Done, Relay: raw.Raw, Usage: c.report()}, nil
+	}
+	root, ok := exchange.Object(raw.Data)
+	if !ok || isError(root) || string(raw.Name) == "error" {
+		return adapters.Event{}, reported(root, adapters.StreamBroken)
+	}
+	event := c.chunk(raw, root)
+	if c.failed {
+		return adapters.Event{}, reported(root, adapters.StreamBroken)
+	}
+	return event, nil
+}
+
+// chunk reads one chunk of a stream.
+func (c *chat) chunk(raw sse.Event, root gjson.Result) adapters.Event {
+	if tier := exchange.Tier(root.Get("service_tier")); tier != "" {
+		c.tier = tier
+	}
+	choices, usage := root.Get("choices"), root.Get("usage")
+	usageOnly := usage.IsObject() && !choices.Get("0").Exists()
+	event := c.classify(choices, usageOnly)
+	if usage.IsObject() {
+		c.usage = c.places.usage(root) // nil if it cannot be true: the report before it is not the last one any more
+		if c.finished || usageOnly && c.output {
+			event.Usage = c.report()
+		}
+	}
+	if dropUsage := usage.Exists() && !c.usageWanted; !dropUsage || !usageOnly {
+		event.Relay = c.shown(raw, root, dropUsage)
+	}
+	return event
+}
+
+// report is the usage by the last report, with the tier that served it. An event that went out keeps its own.
+func (c *chat) report() *ledger.Usage {
+	if c.usage == nil {
+		return nil
+	}
+	usage := *c.usage
+	usage.Tier = c.tier
+	return &usage
+}
+
+// classify says what a chunk brings.
+func (c *chat) classify(choices gjson.Result, usageOnly bool) adapters.Event {
+	all := c.choices(choices, "delta")
+	event := adapters.Event{OutputBytes: all.bytes}
+	switch {
+	case all.toolCall:
+		event.Kind = adapters.ToolCall
+	case all.some:
+		event.Kind = adapters.Content
+	case c.finished || c.output || usageOnly:
+		event.Kind = adapters.Closing
+	}
+	c.output = c.output || event.Kind.IsOutput()
+	return event
+}
+
+// choices reads what a list of choices brings, each in a message or in a delta of one. Some providers, as OpenRouter and Mistral, tell an
+// error by a finish reason.
+func (c *chat) choices(choices gjson.Result, in string) output {
+	var all output
+	choices.ForEach(func(_, choice gjson.Result) bool {
+		all.add(readMessage(choice.Get(in)))
+		reason := choice.Get("finish_reason")
+		c.finished = c.finished || reason.Type == gjson.String
+		c.failed = c.failed || reason.Str == "error"
+		return true
+	})
+	return all
+}
+
+// readMessage reads a message or a delta of one. Whatever is not empty and not known to be none is output: a vendor's own kind of
+// reasoning must not be repeated from another source either.
+func readMessage(message gjson.Result) output {
+	var o output
+	message.ForEach(func(key, value gjson.Result) bool {
+		switch key.String() {
+		case "role":
+			return true
+		case "content", "refusal", "reasoning_content", "reasoning":
+			o.bytes += textBytes(value)
+		case "audio":
+			o.bytes += textBytes(value.Get("data")) + textBytes(value.Get("transcript"))
+		case "function_call":
+			o.bytes += callBytes(value)
+			o.toolCall = o.toolCall || exchange.IsSome(value)
+		case "tool_calls":
+			value.ForEach(func(_, call gjson.Result) bool {
+				o.bytes += callBytes(call.Get("function")) + callBytes(call.Get("custom"))
+				return true
+			})
+			o.toolCall = o.toolCall || exchange.IsSome(value)
+		}
+		o.some = o.some || exchange.IsSome(value)
+		return true
+	})
+	return o
+}
+
+// textBytes counts the bytes of a text, or of the texts of a list of parts.
+func textBytes(value gjson.Result) int {
+	if !value.IsArray() {
+		return len(value.Str)
+	}
+	n := 0
+	value.ForEach(func(_, part gjson.Result) bool {
+		n += len(part.Get("text").Str)
+		return true
+	})
+	return n
+}
+
+func callBytes(call gjson.Result) int {
+	return len(call.Get("name").Str) + len(call.Get("arguments").Str) + len(call.Get("input").Str)
+}
+
+// shown is a chunk as the client gets it: with the public model's name in place of the provider's, and without usage that the client did
+// not ask for.
+func (c *chat) shown(raw sse.Event, root gjson.Result, dropUsage bool) []byte {
+	c.splicer.Reset(raw.Data)
+	root.ForEach(func(key, value gjson.Result) bool {
+		switch key.String() {
+		case "model":
+			exchange.ShowModel(&c.splicer, value, c.publicModel)
+		case "usage":
+			if dropUsage {
+				c.splicer.Cut(key, value)
+			}
+		}
+		return true
+	})
+	return c.edited(raw)
+}

@@ -1,0 +1,199 @@
+package openai
+
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"regent/adapters"
+	"regent/adapters/exchange"
+	"regent/adapters/sse"
+)
+
+// response is what a provider says in the course of one call of Responses, or of their compaction.
+//
+// An event of a stream is what its data call themselves, or, if they do not, what its event line does. It is
+//   - [adapters.Done] if it is response.completed or response.incomplete, and a failure if it is response.failed or an error;
+//   - [adapters.ToolCall] if it is about a call of a tool, the client's or the server's: an item that is one, a part of its input, or how
+//     far the server is with it;
+//   - [adapters.Content] if it brings anything else of the output: text, a refusal, reasoning or its summary, an annotation, or an item of
+//     a type that is not known to begin empty;
+//   - and else, as response.created, the start of an empty item, the end of one that has come in pieces, and whatever is not known,
+//     [adapters.Opening] before the first output, and [adapters.Closing] after it.
+//
+// Events are relayed as they come, in whichever order they do. Only the last one tells usage.
+type response struct {
+	reader
+	output bool // has come
+	bytes  int  // of output that have come
+	open   int  // of these, those that belong to no item which is done
+}
+
+var _ exchange.Reader = (*response)(nil)
+
+func newResponse(request adapters.Request, d *dialect) exchange.Reader {
+	return &response{reader: reader{publicModel: request.PublicModel, places: d.response()}}
+}
+
+// Whole reads an answer that is not a stream.
+func (r *response) Whole(document []byte) (adapters.Event, *adapters.Failure) {
+	root, ok := exchange.Object(document)
+	if !ok || !root.Get("output").IsArray() {
+		return adapters.Event{}, reported(root, adapters.UpstreamError)
+	}
+	event, failure := r.end(root, adapters.UpstreamError)
+	if failure != nil {
+		return adapters.Event{}, failure
+	}
+	event.Relay = r.wholeShown(document, root)
+	return event, nil
+}
+
+// Event reads one event of a stream.
+func (r *response) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
+	root, ok := exchange.Object(raw.Data)
+	name := nameOf(raw, root)
+	if !ok || isError(root) || name == "error" || string(raw.Name) == "error" {
+		return adapters.Event{}, reported(root, adapters.StreamBroken)
+	}
+	var event adapters.Event
+	switch name {
+	case "failed", "cancelled":
+		return adapters.Event{}, reported(root.Get("response"), adapters.StreamBroken)
+	case "completed", "incomplete":
+		var failure *adapters.Failure
+		if event, failure = r.end(root.Get("response"), adapters.StreamBroken); failure != nil {
+			return adapters.Event{}, failure
+		}
+	default:
+		event = r.step(name, root)
+	}
+	event.Relay = r.shown(raw, root)
+	return event, nil
+}
+
+// nameOf is the name of an event's type, without what all of them have in common.
+func nameOf(raw sse.Event, root gjson.Result) string {
+	name := root.Get("type").Str
+	if name == "" {
+		name = string(raw.Name)
+	}
+	return strings.TrimPrefix(name, "response.")
+}
+
+// end reads the response when it has come to its end.
+func (r *response) end(document gjson.Result, otherwise adapters.Reason) (adapters.Event, *adapters.Failure) {
+	status := document.Get("status").Str
+	if isError(document) || status == "failed" || status == "cancelled" {
+		return adapters.Event{}, reported(document, otherwise)
+	}
+	event := adapters.Event{Kind: adapters.Done, OutputBytes: max(0, readItems(document.Get("output")).bytes-r.bytes)}
+	if event.Usage = r.places.usage(document); event.Usage != nil {
+		event.Usage.Tier = exchange.Tier(document.Get("service_tier"))
+	}
+	return event, nil
+}
+
+// step reads an event before the end.
+func (r *response) step(name string, root gjson.Result) adapters.Event {
+	brought := readEvent(name, root)
+	event := adapters.Event{OutputBytes: r.fresh(name, brought.bytes)}
+	brings := brought.some && !(r.output && brought.bytes > 0 && event.OutputBytes == 0) // what ends a part or an item repeats it
+	r.output = r.output || brought.some
+	switch {
+	case brings && brought.toolCall:
+		event.Kind = adapters.ToolCall
+	case brings:
+		event.Kind = adapters.Content
+	case r.output:
+		event.Kind = adapters.Closing
+	}
+	return event
+}
+
+// fresh is how many of the bytes that an event brings have not come before: what ends a part or an item repeats all of it. Providers that
+// send no deltas bring them with that alone.
+func (r *response) fresh(name string, brought int) int {
+	n := brought
+	if strings.HasSuffix(name, ".done") {
+		n = max(0, brought-r.open)
+	}
+	r.bytes += n
+	r.open += n
+	if name == "output_item.done" {
+		r.open = max(0, r.open-brought)
+	}
+	return n
+}
+
+// readEvent reads what an event brings of the output.
+func readEvent(name string, root gjson.Result) output {
+	var o output
+	root.ForEach(func(key, value gjson.Result) bool {
+		switch key.String() {
+		case "item", "part":
+			o.add(readItem(value))
+		case "delta", "text", "refusal", "arguments", "input", "code", "command":
+			o.add(output{bytes: len(value.Str), some: exchange.IsSome(value)})
+		case "annotation":
+			o.add(output{some: exchange.IsSome(value)})
+		}
+		return true
+	})
+	if strings.Contains(name, "_call") {
+		o.some, o.toolCall = true, true
+	}
+	return o
+}
+
+// readItems reads a list of items, or of parts of one.
+func readItems(items gjson.Result) output {
+	var all output
+	items.ForEach(func(_, item gjson.Result) bool {
+		all.add(readItem(item))
+		return true
+	})
+	return all
+}
+
+// readItem reads an item of the output, or a part of one. One whose type is not known to begin empty is output: it must not be repeated
+// from another source. Encrypted reasoning is counted, as most of what the model thought shows nowhere else; images are not.
+func readItem(item gjson.Result) output {
+	var o output
+	kind := ""
+	item.ForEach(func(key, value gjson.Result) bool {
+		switch key.String() {
+		case "type":
+			kind = value.Str
+		case "text", "refusal", "name", "arguments", "input", "code", "encrypted_content":
+			o.add(output{bytes: len(value.Str), some: exchange.IsSome(value)})
+		case "annotations":
+			o.add(output{some: exchange.IsSome(value)})
+		case "content", "summary":
+			o.add(readItems(value))
+		}
+		return true
+	})
+	switch kind {
+	case "", "message", "reasoning", "output_text", "refusal", "summary_text", "reasoning_text":
+	default:
+		o.some = true
+	}
+	o.toolCall = strings.HasSuffix(kind, "_call")
+	return o
+}
+
+// shown is an event as the client gets it: with the public model's name in the response, where it holds one.
+func (r *response) shown(raw sse.Event, root gjson.Result) []byte {
+	r.splicer.Reset(raw.Data)
+	root.ForEach(func(key, value gjson.Result) bool {
+		switch key.String() {
+		case "model":
+			exchange.ShowModel(&r.splicer, value, r.publicModel)
+		case "response":
+			r.showModel(value)
+		}
+		return true
+	})
+	return r.edited(raw)
+}
