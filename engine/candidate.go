@@ -25,6 +25,9 @@ type Candidate struct {
 	Routing json.RawMessage
 	// CacheWrites says that the provider's dialect can charge for cache writes, so that a hold must cover them.
 	CacheWrites bool
+	// HiddenTokens says that the provider charges for output that an answer does not show, such as reasoning, so that what was relayed
+	// cannot tell what was used.
+	HiddenTokens bool
 	// CreditRate is nil for a candidate that takes no credits.
 	CreditRate *ledger.CreditRate
 	// Scopes are the accounts of who serves the call, with their limits. Where one is reached, another candidate may serve.

@@ -118,8 +118,10 @@ type Class int
 
 // The classes, in the order in which one decides the answer where candidates were refused for different reasons.
 const (
+	// ClassProtocol: the candidate does not speak the call's protocol. Whatever another candidate is refused for says more.
+	ClassProtocol Class = iota - 1
 	// ClassPolicy: a rule refuses the call.
-	ClassPolicy Class = iota
+	ClassPolicy
 	// ClassAccess: the caller may not know the model.
 	ClassAccess
 	// ClassCapacity: nothing can serve the call now.
@@ -157,7 +159,10 @@ func classify(denial policy.Denial) (Code, Class) {
 	case "access":
 		return CodePolicy, ClassAccess
 	case "availability":
-		if capacityCodes[denial.Code] {
+		switch {
+		case denial.Code == "PROTOCOL_NOT_SERVED":
+			return CodePolicy, ClassProtocol
+		case capacityCodes[denial.Code]:
 			return CodePolicy, ClassCapacity
 		}
 	}

@@ -186,11 +186,15 @@ func (w *walk) deniedByGate(candidate *Candidate, err error) *step {
 
 // deniedByRate tells the caller's own rate, which no other candidate helps, from the candidate's.
 func (w *walk) deniedByRate(candidate *Candidate, rate *ledger.RateError) *step {
+	own := slices.ContainsFunc(w.request.Rates, func(r ledger.Rate) bool { return r.Key == rate.Key })
+	return w.deniedBy(candidate, rateRefusal(rate, own), own)
+}
+
+func rateRefusal(rate *ledger.RateError, own bool) *Error {
 	refusal := &Error{
 		Code: CodeRateLimit, Message: "the model's source may not be asked more often", cause: rate,
 		Details: Details{Class: ClassCapacity, Reason: ReasonRateLimited, Rate: decisions.NewRate(rate)},
 	}
-	own := slices.ContainsFunc(w.request.Rates, func(r ledger.Rate) bool { return r.Key == rate.Key })
 	if own {
 		refusal.Details.Class = ClassRate
 		refusal.Message = fmt.Sprintf("%d calls may be made within %s, and were", rate.Max, ledger.FormatLength(rate.Window))
@@ -198,7 +202,21 @@ func (w *walk) deniedByRate(candidate *Candidate, rate *ledger.RateError) *step 
 	if !rate.Structural {
 		refusal.Details.RetryAfterMs = millis(rate.RetryAfter)
 	}
-	return w.deniedBy(candidate, refusal, own)
+	return refusal
+}
+
+// CountIn counts what is no call but makes a provider work all the same, such as a question for a prompt's size, under the rates of who
+// asks. id is new for each. It returns an [*Error] if a rate is reached, and the ledger's errors.
+func (r *Router) CountIn(ctx context.Context, id uuid.UUID, rates []ledger.Rate) error {
+	if len(rates) == 0 {
+		return nil
+	}
+	_, err := r.Ledger.Admit(ctx, ledger.Admission{Hold: id, Rates: rates, Unheld: true})
+	var rate *ledger.RateError
+	if errors.As(err, &rate) {
+		return rateRefusal(rate, true)
+	}
+	return err
 }
 
 // millis rounds up: whoever waits so long need not wait again.

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"regent/adapters"
+	"regent/adapters/anthropic"
 	"regent/adapters/fake"
 	"regent/adapters/openai"
 	"regent/adapters/upstream"
@@ -37,66 +38,67 @@ import (
 //	w  a whole answer is one event that brings its end and its usage: nothing is before them, or between
 //	d  an answer without its terminal event is broken in this protocol, and complete in the other: each has a line of its own
 //	e  nothing is read after this protocol's terminal event
+//	u  the usage comes with this protocol's terminal event: nothing is between them
 const matrix = `
-sends                         then            | hold     charged budget    outcome     calls next | uncapped | chat whole host whole
--                             policy refuses  | released 0       released  error       1     no   | 0        | x    x     x    x
--                             policy panics   | released 0       released  error       1     no   | 0        | x    x     x    x
--                             unresolved      | released 0       -         error       0     yes  | 0        | x    x     x    x
--                             unreachable     | released 0       released  error       1     yes  | 0        | x    x     x    x
--                             busy            | released 0       released  error       1     yes  | 0        | x    x     x    x
--                             finds invalid   | released 0       released  error       1     no   | 0        | x    x     x    x
--                             send aborts     | released 0       released  abort       1     no   | 0        | x    x     x    x
--                             send panics     | released 0       released  error       1     no   | 0        | x    x     x    x
--                             breaks          | released 0       released  error       1     yes  | 0        | x    x     x    x
--                             aborts          | released 0       released  abort       1     no   | 0        | x    x     x    x
--                             closes          | released 0       released  early_close 1     no   | 0        | x    x     x    x
--                             panics          | released 0       released  error       1     no   | 0        | x    x     x    x
--                             ends            | released 0       released  error       1     yes  | 0        | x    x     d    d
--                             ends            | settled  100?    committed success     1     no   | ~15      | d    d     x    x
+sends                         then            | hold     charged budget    outcome     calls next | uncapped | chat whole responses whole messages whole host whole
+-                             policy refuses  | released 0       released  error       1     no   | 0        | x    x     x         x     x        x     x    x
+-                             policy panics   | released 0       released  error       1     no   | 0        | x    x     x         x     x        x     x    x
+-                             unresolved      | released 0       -         error       0     yes  | 0        | x    x     x         x     x        x     x    x
+-                             unreachable     | released 0       released  error       1     yes  | 0        | x    x     x         x     x        x     x    x
+-                             busy            | released 0       released  error       1     yes  | 0        | x    x     x         x     x        x     x    x
+-                             finds invalid   | released 0       released  error       1     no   | 0        | x    x     x         x     x        x     x    x
+-                             send aborts     | released 0       released  abort       1     no   | 0        | x    x     x         x     x        x     x    x
+-                             send panics     | released 0       released  error       1     no   | 0        | x    x     x         x     x        x     x    x
+-                             breaks          | released 0       released  error       1     yes  | 0        | x    x     x         x     x        x     x    x
+-                             aborts          | released 0       released  abort       1     no   | 0        | x    x     x         x     x        x     x    x
+-                             closes          | released 0       released  early_close 1     no   | 0        | x    x     x         x     x        x     x    x
+-                             panics          | released 0       released  error       1     no   | 0        | x    x     x         x     x        x     x    x
+-                             ends            | released 0       released  error       1     yes  | 0        | x    x     x         x     x        x     d    d
+-                             ends            | settled  100?    committed success     1     no   | ~15      | d    d     d         d     d        d     x    x
 
-open                          breaks          | released 0       released  error       1     yes  | 0        | x    w     x    w
-open                          aborts          | released 0       released  abort       1     no   | 0        | x    w     x    w
-open                          closes          | released 0       released  early_close 1     no   | 0        | x    w     x    w
-open                          panics          | released 0       released  error       1     no   | 0        | x    w     x    w
-open finish                   ends            | released 0       released  error       1     yes  | 0        | x    w     d    d
-open finish                   ends            | settled  100?    committed success     1     no   | ~15      | d    w     x    w
+open                          breaks          | released 0       released  error       1     yes  | 0        | x    w     x         w     x        w     x    w
+open                          aborts          | released 0       released  abort       1     no   | 0        | x    w     x         w     x        w     x    w
+open                          closes          | released 0       released  early_close 1     no   | 0        | x    w     x         w     x        w     x    w
+open                          panics          | released 0       released  error       1     no   | 0        | x    w     x         w     x        w     x    w
+open finish                   ends            | released 0       released  error       1     yes  | 0        | x    w     x         w     x        w     d    d
+open finish                   ends            | settled  100?    committed success     1     no   | ~15      | d    w     d         w     d        w     x    w
 
-open text                     breaks          | settled  100?    committed error       1     no   | ~17      | x    w     x    w
-open text                     aborts          | settled  100?    committed abort       1     no   | ~17      | x    w     x    w
-open text                     closes          | settled  100?    committed early_close 1     no   | ~17      | x    w     x    w
-open text                     panics          | settled  100?    committed error       1     no   | ~17      | x    w     x    w
-open text                     close panics    | settled  100?    committed early_close 1     no   | ~17      | x    w     x    w
-open text finish              ends            | settled  100?    committed error       1     no   | ~17      | x    w     d    d
-open text finish              ends            | settled  100?    committed success     1     no   | ~17      | d    w     x    w
+open text                     breaks          | settled  100?    committed error       1     no   | ~17      | x    w     x         w     x        w     x    w
+open text                     aborts          | settled  100?    committed abort       1     no   | ~17      | x    w     x         w     x        w     x    w
+open text                     closes          | settled  100?    committed early_close 1     no   | ~17      | x    w     x         w     x        w     x    w
+open text                     panics          | settled  100?    committed error       1     no   | ~17      | x    w     x         w     x        w     x    w
+open text                     close panics    | settled  100?    committed early_close 1     no   | ~17      | x    w     x         w     x        w     x    w
+open text finish              ends            | settled  100?    committed error       1     no   | ~17      | x    w     x         w     x        w     d    d
+open text finish              ends            | settled  100?    committed success     1     no   | ~17      | d    w     d         w     d        w     x    w
 
-open tool                     breaks          | settled  100?    committed error       1     no   | ~16      | x    w     x    w
-open tool                     aborts          | settled  100?    committed abort       1     no   | ~16      | x    w     x    w
-open tool                     closes          | settled  100?    committed early_close 1     no   | ~16      | x    w     x    w
-open tool                     panics          | settled  100?    committed error       1     no   | ~16      | x    w     x    w
+open tool                     breaks          | settled  100?    committed error       1     no   | ~16      | x    w     x         w     x        w     x    w
+open tool                     aborts          | settled  100?    committed abort       1     no   | ~16      | x    w     x         w     x        w     x    w
+open tool                     closes          | settled  100?    committed early_close 1     no   | ~16      | x    w     x         w     x        w     x    w
+open tool                     panics          | settled  100?    committed error       1     no   | ~16      | x    w     x         w     x        w     x    w
 
-open finish usage             breaks          | settled  7       committed error       1     yes  | 7        | x    w     x    w
-open finish usage             aborts          | settled  7       committed abort       1     no   | 7        | x    w     x    w
-open finish usage             closes          | settled  7       committed early_close 1     no   | 7        | x    w     x    w
-open finish usage             panics          | settled  7       committed error       1     no   | 7        | x    w     x    w
-open finish usage             ends            | settled  7       committed error       1     yes  | 7        | x    w     d    d
-open finish usage             ends            | settled  7       committed success     1     no   | 7        | d    w     x    w
-open text finish usage        breaks          | settled  7       committed error       1     no   | 7        | x    w     x    w
-open text finish usage        aborts          | settled  7       committed abort       1     no   | 7        | x    w     x    w
-open text finish usage        closes          | settled  7       committed early_close 1     no   | 7        | x    w     x    w
-open text finish usage        panics          | settled  7       committed error       1     no   | 7        | x    w     x    w
-open text finish usage        ends            | settled  7       committed error       1     no   | 7        | x    w     d    d
-open text finish usage        ends            | settled  7       committed success     1     no   | 7        | d    w     x    w
+open finish usage             breaks          | settled  7       committed error       1     yes  | 7        | x    w     u         w     x        w     x    w
+open finish usage             aborts          | settled  7       committed abort       1     no   | 7        | x    w     u         w     x        w     x    w
+open finish usage             closes          | settled  7       committed early_close 1     no   | 7        | x    w     u         w     x        w     x    w
+open finish usage             panics          | settled  7       committed error       1     no   | 7        | x    w     u         w     x        w     x    w
+open finish usage             ends            | settled  7       committed error       1     yes  | 7        | x    w     u         w     x        w     d    d
+open finish usage             ends            | settled  7       committed success     1     no   | 7        | d    w     d         w     d        w     x    w
+open text finish usage        breaks          | settled  7       committed error       1     no   | 7        | x    w     u         w     x        w     x    w
+open text finish usage        aborts          | settled  7       committed abort       1     no   | 7        | x    w     u         w     x        w     x    w
+open text finish usage        closes          | settled  7       committed early_close 1     no   | 7        | x    w     u         w     x        w     x    w
+open text finish usage        panics          | settled  7       committed error       1     no   | 7        | x    w     u         w     x        w     x    w
+open text finish usage        ends            | settled  7       committed error       1     no   | 7        | x    w     u         w     x        w     d    d
+open text finish usage        ends            | settled  7       committed success     1     no   | 7        | d    w     d         w     d        w     x    w
 
-open finish done              ends            | settled  100?    committed success     1     no   | ~15      | x    x     x    x
-open text finish done         ends            | settled  100?    committed success     1     no   | ~17      | x    x     x    x
-open finish usage done        ends            | settled  7       committed success     1     no   | 7        | x    x     x    x
-open tool finish usage done   ends            | settled  7       committed success     1     no   | 7        | x    x     x    x
-open text finish usage done   ends            | settled  7       committed success     1     no   | 7        | x    x     x    x
-open text finish usage done   breaks          | settled  7       committed success     1     no   | 7        | e    e     x    x
-open text finish usage done   aborts          | settled  7       committed success     1     no   | 7        | x    x     x    x
-open text finish usage done   closes          | settled  7       committed success     1     no   | 7        | x    x     x    x
-open text finish usage done   panics          | settled  7       committed success     1     no   | 7        | x    x     x    x
-open text finish usage done   close panics    | settled  7       committed success     1     no   | 7        | x    x     x    x
+open finish done              ends            | settled  100?    committed success     1     no   | ~15      | x    x     x         x     x        x     x    x
+open text finish done         ends            | settled  100?    committed success     1     no   | ~17      | x    x     x         x     x        x     x    x
+open finish usage done        ends            | settled  7       committed success     1     no   | 7        | x    x     x         x     x        x     x    x
+open tool finish usage done   ends            | settled  7       committed success     1     no   | 7        | x    x     x         x     x        x     x    x
+open text finish usage done   ends            | settled  7       committed success     1     no   | 7        | x    x     x         x     x        x     x    x
+open text finish usage done   breaks          | settled  7       committed success     1     no   | 7        | e    e     e         e     e        e     x    x
+open text finish usage done   aborts          | settled  7       committed success     1     no   | 7        | x    x     x         x     x        x     x    x
+open text finish usage done   closes          | settled  7       committed success     1     no   | 7        | x    x     x         x     x        x     x    x
+open text finish usage done   panics          | settled  7       committed success     1     no   | 7        | x    x     x         x     x        x     x    x
+open text finish usage done   close panics    | settled  7       committed success     1     no   | 7        | x    x     x         x     x        x     x    x
 `
 
 // reasons why a cell cannot exist, by their letters.
@@ -104,6 +106,7 @@ var reasons = map[string]string{
 	"w": "a whole answer is one event that brings its end and its usage",
 	"d": "the end without a terminal event has another line for this protocol",
 	"e": "nothing is read after this protocol's terminal event",
+	"u": "the usage comes with this protocol's terminal event",
 }
 
 // protocols are the matrix's last columns. A further one is a further entry, and a further column.
@@ -111,9 +114,66 @@ var protocols = []struct {
 	name   string
 	stream bool
 	make   func(*rig, *cell) adapters.Provider
+	*wire
 }{
-	{"chat", true, (*rig).chat}, {"chat whole", false, (*rig).chat},
-	{"host", true, (*rig).host}, {"host whole", false, (*rig).host},
+	{"chat", true, (*rig).spoken, chatWire}, {"chat whole", false, (*rig).spoken, chatWire},
+	{"responses", true, (*rig).spoken, responsesWire}, {"responses whole", false, (*rig).spoken, responsesWire},
+	{"messages", true, (*rig).spoken, messagesWire}, {"messages whole", false, (*rig).spoken, messagesWire},
+	{"host", true, (*rig).host, chatWire}, {"host whole", false, (*rig).host, chatWire},
+}
+
+// wire is how a protocol's server is asked and answers.
+type wire struct {
+	protocol adapters.Protocol
+	// content is what is asked besides a stream: of 43 bytes.
+	content string
+	// usage is a format that reports the tokens of input and of output.
+	usage string
+	// sends is in how many events the server says what a cell sends, one where it is not listed. What a stream of text or of a tool's call
+	// has around it comes with the finish.
+	sends, toolSends, emptySends map[string]int
+}
+
+var (
+	chatWire = &wire{
+		protocol: adapters.OpenAIChat, content: `"messages":[{"role":"user","content":"Hi"}]`, usage: `{"prompt_tokens":%d,"completion_tokens":%d}`,
+	}
+	responsesWire = &wire{
+		protocol: adapters.OpenAIResponses, content: `"input":[{"role":"user","content":"Hello"}]`, usage: `{"input_tokens":%d,"output_tokens":%d}`,
+		sends:      map[string]int{"open": 2, "text": 3, "finish": 3, "usage": 0},
+		toolSends:  map[string]int{"open": 2, "finish": 3, "usage": 0},
+		emptySends: map[string]int{"open": 2, "finish": 5, "usage": 0},
+	}
+	messagesWire = &wire{
+		protocol: adapters.AnthropicMessages, content: `"messages":[{"role":"user","content":"Hi"}]`, usage: `{"input_tokens":%d,"output_tokens":%d}`,
+		sends:      map[string]int{"text": 3, "finish": 2, "usage": 0},
+		toolSends:  map[string]int{"tool": 2, "finish": 3, "usage": 0},
+		emptySends: map[string]int{"finish": 4, "usage": 0},
+	}
+)
+
+// body is what is asked: of 15 tokens, by its bytes.
+func (w *wire) body(stream bool) []byte {
+	return fmt.Appendf(nil, `{"stream":%t,%s}`, stream, w.content)
+}
+
+// events is in how many events the server says what a cell sends.
+func (w *wire) events(c *cell) (n int) {
+	counts := w.sends
+	switch {
+	case c.sent("tool"):
+		counts = w.toolSends
+	case !c.sent("text"):
+		counts = w.emptySends
+	}
+	for _, kind := range c.sends {
+		if some, listed := counts[kind]; listed {
+			n += some
+		} else {
+			n++
+		}
+	}
+	return n
 }
 
 const (
@@ -123,13 +183,9 @@ const (
 	nanoATok    = 1000
 )
 
-// matrixBody is what is asked: of 15 tokens, by its bytes.
-func matrixBody(stream bool) []byte {
-	return fmt.Appendf(nil, `{"stream":%t,"messages":[{"role":"user","content":"Hi"}]}`, stream)
-}
-
 // cell is one line of the matrix in one protocol, with or without a cap.
 type cell struct {
+	*wire
 	sends                 []string
 	then                  string
 	hold, charged, budget string
@@ -149,7 +205,7 @@ func (c *cell) events() int {
 	if !c.stream {
 		return min(1, len(c.sends))
 	}
-	return len(c.sends)
+	return c.wire.events(c)
 }
 
 // line is a line of the matrix, whose cells are still apart.
@@ -199,7 +255,7 @@ func TestMatrix(t *testing.T) {
 				for i, protocol := range protocols {
 					for _, isCapped := range []bool{true, false} {
 						c := line.cell
-						if c.stream, c.isCapped = protocol.stream, isCapped; !isCapped {
+						if c.wire, c.stream, c.isCapped = protocol.wire, protocol.stream, isCapped; !isCapped {
 							c.hold, c.charged = "-", line.uncapped
 						}
 						name := fmt.Sprintf("%s/capped=%t/%s, then %s", protocol.name, isCapped, strings.Join(c.sends, " "), c.then)
@@ -233,25 +289,31 @@ func openFile(t *testing.T) ledger.Store {
 // rig is what all cells on one store share.
 type rig struct {
 	*bench
-	server    *fake.Server
-	openai    adapters.Provider
-	nowhere   adapters.Provider // nobody listens there
-	candidate providers
-	heard     atomic.Pointer[func()] // told when the server is asked
-	cells     int
-	journal   int64 // the number of the last record that was looked at
+	server *fake.Server
+	// serving are providers of the server, by the protocol, and nowhere those of an address where nobody listens.
+	serving, nowhere map[adapters.Protocol]adapters.Provider
+	candidate        providers
+	heard            atomic.Pointer[func()] // told when the server is asked
+	cells            int
+	journal          int64 // the number of the last record that was looked at
 }
 
 func newRig(t *testing.T, durable bool) *rig {
 	t.Helper()
 	r := &rig{candidate: providers{}}
 	client := upstream.New(upstream.Config{AllowPrivate: true})
-	connect := func(url string) adapters.Provider {
-		provider, err := openai.New(openai.Config{BaseURL: url, Client: client})
+	connect := func(url string) map[adapters.Protocol]adapters.Provider {
+		ofOpenAI, err := openai.New(openai.Config{BaseURL: url, Client: client})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return provider
+		ofAnthropic, err := anthropic.New(anthropic.Config{BaseURL: url, Client: client})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return map[adapters.Protocol]adapters.Provider{
+			adapters.OpenAIChat: ofOpenAI, adapters.OpenAIResponses: ofOpenAI, adapters.AnthropicMessages: ofAnthropic,
+		}
 	}
 	var err error
 	r.server, err = fake.Start(fake.Config{OnCall: func(string, []byte) {
@@ -273,7 +335,7 @@ func newRig(t *testing.T, durable bool) *rig {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r.openai, r.nowhere = connect(r.server.URL()), connect("http://"+listener.Addr().String()+"/v1")
+	r.serving, r.nowhere = connect(r.server.URL()), connect("http://"+listener.Addr().String()+"/v1")
 	wrap := func(memory ledger.Store) ledger.Store {
 		if !durable {
 			return memory
@@ -286,11 +348,11 @@ func newRig(t *testing.T, durable bool) *rig {
 
 var errFault = errors.New("a fault")
 
-// chat is the first candidate as a provider of OpenAI's, whose server does what the cell says.
-func (r *rig) chat(c *cell) adapters.Provider {
+// spoken is the first candidate as a provider that speaks the cell's protocol, whose server does what the cell says.
+func (r *rig) spoken(c *cell) adapters.Provider {
 	step := fake.Step{
 		Text: []string{}, ToolCall: c.sent("tool"), OmitUsage: !c.sent("usage"), OmitDone: !c.sent("done"),
-		Usage: json.RawMessage(fmt.Sprintf(`{"prompt_tokens":5,"completion_tokens":%d}`, matrixUsage-5)),
+		Usage: json.RawMessage(fmt.Sprintf(c.usage, 5, matrixUsage-5)),
 	}
 	if c.sent("text") {
 		step.Text = append(step.Text, "Hello")
@@ -300,7 +362,7 @@ func (r *rig) chat(c *cell) adapters.Provider {
 	}
 	switch c.then {
 	case "unreachable":
-		return r.nowhere
+		return r.nowhere[c.protocol]
 	case "busy":
 		step = fake.Step{Status: 503}
 	case "finds invalid":
@@ -316,7 +378,7 @@ func (r *rig) chat(c *cell) adapters.Provider {
 		}
 	}
 	r.server.SetScript("one", fake.Script{step})
-	return r.openai
+	return r.serving[c.protocol]
 }
 
 // host is the first candidate as a provider that a host made.
@@ -471,7 +533,7 @@ func (c *call) make(provider adapters.Provider) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c.cancel = cancel
-	request := adapters.Request{Protocol: adapters.OpenAIChat, Body: matrixBody(c.stream), PublicModel: "public", Stream: c.stream}
+	request := adapters.Request{Protocol: c.protocol, Body: c.body(c.stream), PublicModel: "public", Stream: c.stream}
 	if c.answer, c.err = provider.Send(ctx, request); c.err != nil {
 		return
 	}

@@ -90,7 +90,7 @@ type Settlement struct {
 }
 
 // settlementRules are what an attempt is charged whose usage is not known. For a host's own calls it is what was held, which is set aside
-// in full; without a hold it is an estimate; for recorded calls, policy says it.
+// in full; without a hold it is an estimate; for recorded calls, policy says it, but that an estimate cannot count what is hidden.
 func (w *walk) settlementRules(grant *Grant) policy.Settlement {
 	switch {
 	case grant.isUnheld():
@@ -98,7 +98,11 @@ func (w *walk) settlementRules(grant *Grant) policy.Settlement {
 	case w.request.Call == nil:
 		return policy.Settlement{Interrupted: "held", AcceptedWithoutOutput: "release"}
 	}
-	return value(w.activation.Settings().Settlement)
+	rules := value(w.activation.Settings().Settlement)
+	if grant.Candidate.HiddenTokens {
+		rules.Interrupted = "held"
+	}
+	return rules
 }
 
 // inputTokens is the estimate of the prompt.

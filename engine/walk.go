@@ -156,10 +156,12 @@ func (w *walk) decide(ctx context.Context, candidate *Candidate) (policy.Decisio
 		return decision, nil
 	}
 	denied := &step{candidate: candidate, outcome: DeniedStep, reason: decision.Denials[0].Code, denials: decision.Denials}
+	told := len(precedences)
 	for _, denial := range decision.Denials {
 		denied.ends = denied.ends || denial.Terminal && !w.walksOn
 		code, class := classify(denial)
-		if denied.refusal == nil || comesFirst(class, denied.refusal.Details.Class) {
+		if first := precedence(denial, class); denied.refusal == nil || first < told {
+			told = first
 			denied.refusal = &Error{Code: code, Message: denial.Title, Details: Details{
 				Class: class, Reason: denial.Code, Title: denial.Title, Remedy: denial.Remedy,
 			}}
@@ -233,10 +235,24 @@ func policyFailure(message, reason string, cause error) *Error {
 	return refusal
 }
 
-// comesFirst says which of two denials of one candidate is told: that the caller may not know the model before all others, so
-// that none of them tells that it exists; then a rule that waiting does not change before one that it does.
-func comesFirst(class, told Class) bool {
-	return told != ClassAccess && (class == ClassAccess || class < told)
+// precedences are the kinds of denials of one candidate, in the order in which one is told: that the caller may not know the model before
+// all others, so that none of them tells that it exists; then that the candidate speaks another protocol, which makes all others beside the
+// point; then what no other candidate changes, and what one may; and last what passes.
+var precedences = [...]func(denial policy.Denial, class Class) bool{
+	func(_ policy.Denial, class Class) bool { return class == ClassAccess },
+	func(_ policy.Denial, class Class) bool { return class == ClassProtocol },
+	func(denial policy.Denial, class Class) bool { return class == ClassPolicy && denial.Terminal },
+	func(_ policy.Denial, class Class) bool { return class == ClassPolicy },
+}
+
+// precedence is the place of a denial among them; the least is told.
+func precedence(denial policy.Denial, class Class) int {
+	for i, is := range precedences {
+		if is(denial, class) {
+			return i
+		}
+	}
+	return len(precedences)
 }
 
 // admit asks the ledger, which commits the hold and the decision record together, and then the resolver.

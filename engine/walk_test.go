@@ -31,6 +31,7 @@ func TestExhausted(t *testing.T) {
 		limit   = denied(refusalOf(ClassCallerLimit, CodeBudget, "limit", 5000))
 		fast    = denied(refusalOf(ClassRate, CodeRateLimit, "fast", 300))
 		ledger  = denied(refusalOf(ClassUnavailable, CodeState, "ledger"))
+		foreign = denied(refusalOf(ClassProtocol, CodePolicy, "foreign"))
 		missed  = step{outcome: Miss, refusal: refusalOf(ClassCapacity, CodeUnknownProvider, ReasonMiss)}
 		failed  = step{outcome: Failed}
 	)
@@ -42,6 +43,8 @@ func TestExhausted(t *testing.T) {
 		retryAfter int64 // 0: none
 	}{
 		"a rule":                              {[]step{rule}, ClassPolicy, CodeResidency, "rule", 0},
+		"another protocol alone":              {[]step{foreign, foreign}, ClassProtocol, CodePolicy, "foreign", 0},
+		"a rule before another protocol":      {[]step{foreign, rule}, ClassPolicy, CodeResidency, "rule", 0},
 		"the caller may not know the model":   {[]step{hidden, hidden}, ClassAccess, CodePolicy, "hidden", 0},
 		"access refuses some only":            {[]step{hidden, rule}, ClassPolicy, CodePolicy, "hidden", 0},
 		"capacity before a rule":              {[]step{rule, cooling}, ClassCapacity, CodePolicy, "cooling", 700},
@@ -76,21 +79,15 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-func TestComesFirst(t *testing.T) {
-	for _, test := range []struct {
-		class, told Class
-		want        bool
-	}{
-		{ClassAccess, ClassPolicy, true},
-		{ClassAccess, ClassCapacity, true},
-		{ClassPolicy, ClassAccess, false},
-		{ClassPolicy, ClassCapacity, true},
-		{ClassCapacity, ClassPolicy, false},
-		{ClassPolicy, ClassPolicy, false},
-	} {
-		if got := comesFirst(test.class, test.told); got != test.want {
-			t.Errorf("%d before %d: got %v", test.class, test.told, got)
-		}
+// TestPrecedence is which of a candidate's denials is told.
+func TestPrecedence(t *testing.T) {
+	terminal, other := policy.Denial{Terminal: true}, policy.Denial{}
+	order := []int{
+		precedence(other, ClassAccess), precedence(other, ClassProtocol), precedence(terminal, ClassPolicy), precedence(other, ClassPolicy),
+		precedence(terminal, ClassCapacity),
+	}
+	if !slices.Equal(order, []int{0, 1, 2, 3, 4}) {
+		t.Errorf("got %v", order)
 	}
 }
 
@@ -126,7 +123,19 @@ func TestDenialsAreTold(t *testing.T) {
 		},
 		"another protocol": {
 			candidate: func(_ *bench, c *Candidate) { c.Protocols = []string{"anthropic.messages"} },
-			code:      CodePolicy, reason: "PROTOCOL_NOT_SERVED", class: ClassPolicy,
+			code:      CodePolicy, reason: "PROTOCOL_NOT_SERVED", class: ClassProtocol,
+		},
+		"another protocol, and residency": {
+			settings:  func(s *policy.Settings) { s.AllowedResidencies = &[]string{"eu"} },
+			candidate: func(_ *bench, c *Candidate) { c.Protocols = []string{"anthropic.messages"} },
+			code:      CodePolicy, reason: "PROTOCOL_NOT_SERVED", class: ClassProtocol,
+		},
+		"residency, and too long a prompt, which another model may take": {
+			settings: func(s *policy.Settings) { s.AllowedResidencies = &[]string{"eu"} },
+			candidate: func(_ *bench, c *Candidate) {
+				c.Modalities, c.OutputTokensMax, c.ContextTokens = []string{}, number(1), number(0)
+			},
+			code: CodeResidency, reason: "RESIDENCY_NOT_ALLOWED", class: ClassPolicy,
 		},
 		"strict, without a price": {
 			settings:  func(s *policy.Settings) { strict := true; s.Strict = &strict },

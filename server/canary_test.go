@@ -2,10 +2,12 @@ package server
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -121,13 +123,22 @@ func (a *panickingAnswer) Next() (adapters.Event, error) {
 	return a.Answer.Next()
 }
 
-// canaryCatalogue also has models on providers that cannot be reached, and a user who may not call.
+// canaryCatalogue also has a model for every protocol, models on providers that cannot be reached, and a user who may not call.
 func canaryCatalogue(plainPort string) string {
 	text := strings.Replace(catalogueText, "models:\n", `  - {id: refused, provider: p, adapter: openai, base_url: "http://127.0.0.1:1/`+urlCanary+`", credential: "env:KEY", allow_private: true}
   - {id: unknown, provider: p, adapter: openai, base_url: "http://`+urlCanary+`.invalid/v1", credential: "env:KEY", allow_private: true}
   - {id: not-tls, provider: p, adapter: openai, base_url: "https://127.0.0.1:`+plainPort+"/"+urlCanary+`", credential: "env:KEY", allow_private: true}
   - {id: private, provider: p, adapter: openai, base_url: "http://127.0.0.1:`+plainPort+"/"+urlCanary+`", credential: "env:KEY"}
 models:
+`, 1)
+	text = strings.Replace(text, "models:\n", `  - {id: messages, provider: p, adapter: anthropic, base_url: "builtin:fake", credential: "env:KEY", allow_private: true}
+models:
+  - id: every
+    output_tokens_max: 100
+    access: {everyone: true}
+    sources:
+      - {id: of-openai, connection: fake, model: up, circuit: {enabled: false}, price: {input: "1", output: "1"}}
+      - {id: of-anthropic, connection: messages, model: up, circuit: {enabled: false}, price: {input: "1", output: "1"}}
 `, 1)
 	for _, connection := range []string{"refused", "unknown", "not-tls", "private"} {
 		text = strings.Replace(text, "users:\n", fmt.Sprintf(`  - {id: %s, output_tokens_max: 100, access: {everyone: true}, sources: [{id: %[1]s, connection: %[1]s, model: up, circuit: {enabled: false}, price: {input: "1", output: "1"}}]}
@@ -223,6 +234,7 @@ func TestNothingOfACallIsKept(t *testing.T) {
 			wantSilent(t, test.name+": the error", []byte(a.body))
 		}
 	}
+	g.canariesInProtocols(t)
 	g.canariesInHeaders(t)
 	g.canariesInBundles(t, publisher, data)
 	g.wantNothingHeld(t)
@@ -235,6 +247,68 @@ func TestNothingOfACallIsKept(t *testing.T) {
 		t.Errorf("%d panics were logged, want 5", n)
 	}
 	g.wantSilentFiles(t)
+}
+
+// canariesInProtocols sends what is secret in every place that the other protocols have for a prompt, compressed, and in headers and the query
+// that they take.
+func (g *gateway) canariesInProtocols(t *testing.T) {
+	t.Helper()
+	places := strings.NewReplacer("PROMPT", promptCanary, "ARGUMENT", argumentCanary)
+	const echo, overload = `{"status": 400, "code": "x", "echo": true}`, `{"status": 503, "echo": true}`
+	says := fmt.Sprintf(`{"text": [%q, "x"]`, outputCanary)
+	for path, body := range map[string]string{
+		"/messages": `{"model":"every","max_tokens":9,"metadata":{"user_id":"PROMPT"},"system":[{"type":"text","text":"PROMPT"}],"messages":[
+			{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"ARGUMENT"}]}]}]`,
+		"/responses": `{"model":"every","instructions":"PROMPT","prompt_cache_key":"PROMPT","input":[{"role":"user","content":[{"type":"input_text","text":"PROMPT"}]},
+			{"type":"function_call_output","call_id":"1","output":"ARGUMENT"}]`,
+		"/responses/compact":     `{"model":"every","instructions":"PROMPT","input":"ARGUMENT"`,
+		"/embeddings":            `{"model":"every","input":["PROMPT","ARGUMENT"],"user":"PROMPT"`,
+		"/messages/count_tokens": `{"model":"every","system":"PROMPT","messages":[{"role":"user","content":"ARGUMENT"}]`,
+	} {
+		g.script(t, says+"}")
+		if a := g.wantSilentCall(t, path, places.Replace(body)+"}"); a.status != http.StatusOK {
+			t.Errorf("%s: got %d %s", path, a.status, a.body)
+		}
+		for _, script := range []string{says + "}", echo, overload, `{"break": "before_first_byte"}`, wired("", sized(promptCanary)), wired("", promptCanary+"\r\n\r\n")} {
+			for _, more := range []string{"}", `,"stream":true}`, `,"previous_response_id":"` + promptCanary + `"}`, "", `,"x":"` + "\xff" + `"}`} {
+				g.script(t, script)
+				g.wantSilentCall(t, path, places.Replace(body)+more)
+			}
+		}
+		g.script(t, says+`, "error_after": 1}`)
+		g.wantSilentCall(t, path, places.Replace(body)+`,"stream":true}`)
+	}
+}
+
+// wantSilentCall makes a call, and sees that nothing but an answer tells what is secret.
+func (g *gateway) wantSilentCall(t *testing.T, path, body string) answered {
+	t.Helper()
+	var compressed bytes.Buffer
+	w := gzip.NewWriter(&compressed)
+	_, err := w.Write([]byte(body))
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	r := g.request(t, http.MethodPost, path+"?beta="+headerCanary, &compressed)
+	r.Header.Set("Content-Encoding", "gzip")
+	r.Header.Del("Authorization")
+	r.Header.Set("X-Api-Key", token)
+	for _, name := range []string{"X-Session-Affinity", "X-Claude-Code-Session-Id", "Anthropic-Beta", "Anthropic-Version", "X-Stainless-Arch"} {
+		r.Header.Set(name, "<"+headerCanary+">")
+	}
+	a := g.do(t, r)
+	place := fmt.Sprintf("%s of %.40s: the answer's", path, body)
+	wantSilent(t, place+" header", fmt.Append(nil, a.header))
+	if a.status != http.StatusOK {
+		wantSilent(t, place+" error", []byte(a.body))
+	}
+	seen := g.Fake().Seen("up")
+	for _, secret := range []string{headerCanary, token} {
+		if tells(fmt.Append(nil, seen.Header, seen.Query), secret) {
+			t.Errorf("%s: the provider is told %q in %v %s", place, secret, seen.Header, seen.Query)
+		}
+	}
+	return a
 }
 
 // canariesInHeaders sends what is secret in every place but a body's.

@@ -187,12 +187,12 @@ func TestBodiesThatAreNoCall(t *testing.T) {
 		"lists a million deep":     {strings.Repeat("[", 1_000_000), "nested more than 200 deep", 400},
 		"a key twice":              {member + `,"n":1,"n":2}`, "is given twice", 400},
 		"a million keys":           {member + `,"x":{` + numbered(1_000_000) + "}}", "more than 10000 keys", 400},
-		"a line of 10 MB":          {strings.Replace(wholeBody, "Hello", strings.Repeat("Hello ", 10<<20/6), 1), "CONTEXT_EXCEEDED", 403},
+		"a line of 10 MB":          {strings.Replace(wholeBody, "Hello", strings.Repeat("Hello ", 10<<20/6), 1), "context_length_exceeded", 400},
 		"a line of 10 MB, open":    {`{"model":"` + strings.Repeat("x", 10<<20), "not valid JSON", 400},
 		"a model of 10 MB":         {`{"messages":[{}],"model":"` + strings.Repeat("x", 10<<20) + `"}`, "id of a published model", 400},
 		"a number of 10 MB":        {member + `,"max_tokens":` + strings.Repeat("9", 10<<20) + "}", "max_tokens must be a whole number", 400},
-		"a million messages":       {`{"model":"m","messages":[{}` + strings.Repeat(",{}", 999_999) + "]}", "CONTEXT_EXCEEDED", 403},
-		"a hundred thousand tools": {member + `,"tools":[{}` + strings.Repeat(`,{"type":"function","function":{"name":"f"}}`, 99_999) + "]}", "CONTEXT_EXCEEDED", 403},
+		"a million messages":       {`{"model":"m","messages":[{}` + strings.Repeat(",{}", 999_999) + "]}", "context_length_exceeded", 400},
+		"a hundred thousand tools": {member + `,"tools":[{}` + strings.Repeat(`,{"type":"function","function":{"name":"f"}}`, 99_999) + "]}", "context_length_exceeded", 400},
 		"a million parts":          {`{"model":"m","messages":[{"content":[{}` + strings.Repeat(",{}", 999_999) + "]}]}", "MODALITY_NOT_ACCEPTED", 403},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -452,7 +452,7 @@ func TestLargeBodiesTogether(t *testing.T) {
 				switch a, _, _ := exchange(t, connection, request); {
 				case a.status == http.StatusServiceUnavailable && a.code() == "overloaded" && a.header.Get("Retry-After") == "1":
 					refused.Add(1)
-				case a.code() == "CONTEXT_EXCEEDED":
+				case a.code() == "context_length_exceeded":
 					served.Add(1)
 				default:
 					other.Add(1)
@@ -472,7 +472,7 @@ func TestLargeBodiesTogether(t *testing.T) {
 	if grown > gigabyte {
 		t.Errorf("it took %d MiB", grown>>20)
 	}
-	if a := g.post(t, string(large)); a.code() != "CONTEXT_EXCEEDED" {
+	if a := g.post(t, string(large)); a.code() != "context_length_exceeded" {
 		t.Errorf("afterwards: %d %s", a.status, a.body)
 	}
 	g.wantNothingHeld(t)

@@ -27,7 +27,7 @@ import (
 const catalogueText = `
 inference: {enabled: true}
 connections:
-  - {id: fake, provider: fake, adapter: openai, base_url: "builtin:fake", credential: "env:KEY", allow_private: true}
+  - {id: fake, provider: fake, adapter: vllm, protocols: [openai.chat, openai.responses, openai.compact, openai.embeddings], base_url: "builtin:fake", credential: "env:KEY", allow_private: true}
 models:
   - id: m
     context_tokens: 128000

@@ -190,7 +190,8 @@ type Fallback struct {
 
 // Settlement is what the gateway does where usage is not known.
 type Settlement struct {
-	// Interrupted is what is charged for a call that brought output but no usage: "estimate" or "held".
+	// Interrupted is what is charged for a call that brought output but no usage: "estimate" or "held". Where a provider charges for
+	// tokens that its answers do not show, such as reasoning, it is what was held either way.
 	Interrupted string `json:"interrupted"`
 	// DrainMillis is how long the provider's answer is read on for its usage after the client has gone, in milliseconds;
 	// 0 does not read on.

@@ -23,13 +23,13 @@ func (m *Model) Candidates(cooling *Cooling, routed bool, tier string) []engine.
 				Source: source.ID, Provider: source.Connection.Provider, Model: source.Model, Residency: source.Residency,
 				Enabled:    m.Enabled && source.Enabled && source.Connection.Enabled,
 				Connection: source.Connection.State, CoolingUntil: cooling.until(source.ID),
-				Protocols: source.Connection.Protocols(), Modalities: slices.AppendSeq([]string{}, maps.Keys(m.Modalities)),
+				Protocols: source.Connection.Protocols, Modalities: slices.AppendSeq([]string{}, maps.Keys(m.Modalities)),
 				ContextTokens: m.ContextTokens, OutputTokensMax: m.OutputTokensMax, Priced: price != nil,
-				OpenRouterRouting: routed && source.Connection.Provider == openRouter, Accounting: source.Accounting,
+				OpenRouterRouting: routed && source.Connection.routes(), Accounting: source.Accounting,
 			},
 			Price: price, CreditRate: source.creditRate(tier), Scopes: source.scopes(), Circuit: source.Circuit,
-			// OpenAI's dialect, which every connection speaks, reports cache writes inside the prompt.
-			CacheWrites: true,
+			CacheWrites:  knownAdapters[source.Connection.Adapter].writesCache,
+			HiddenTokens: knownAdapters[source.Connection.Adapter].hidesTokens,
 		}
 		if price != nil {
 			candidate.InputPrice, candidate.OutputPrice = &price.UncachedInput, &price.Output
@@ -51,8 +51,10 @@ func (s *Source) priceFor(tier string) *ledger.Price {
 	return &price
 }
 
-// openRouter is the id of the provider that acts on OpenRouter's routing metadata.
+// openRouter is the id of the provider that acts on OpenRouter's routing metadata, and the adapter that speaks to it.
 const openRouter = "openrouter"
+
+func (c *Connection) routes() bool { return c.Provider == openRouter || c.Adapter == openRouter }
 
 // Cooling is which sources asked to be left alone, and until when. The zero value is ready; it is this process's own.
 type Cooling struct {

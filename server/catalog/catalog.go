@@ -9,7 +9,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -122,10 +121,13 @@ type Source struct {
 
 // Connection is one account at one provider.
 type Connection struct {
-	ID           string
-	Provider     string
-	Adapter      string
+	ID       string
+	Provider string
+	Adapter  string
+	// Protocols are those that the provider serves.
+	Protocols    []string
 	BaseURL      string
+	APIVersion   string
 	Credential   string `json:"-"`
 	AllowPrivate bool
 	Enabled      bool
@@ -140,12 +142,6 @@ type Sink struct {
 	// File is appended to; empty for standard output.
 	File string
 }
-
-// Protocols are the protocols that the connection's adapter speaks.
-func (c *Connection) Protocols() []string { return adapterProtocols[c.Adapter] }
-
-// adapterProtocols are the adapters that a connection can name.
-var adapterProtocols = map[string][]string{"openai": {string(adapters.OpenAIChat)}}
 
 // Authenticate finds whose token it is: nil if nobody's.
 func (c *Catalogue) Authenticate(token string) *Token {
@@ -223,6 +219,35 @@ func checkNew[T any](p *parser, kind, id string, known map[string]T, way ...any)
 	return nil
 }
 
+// protocols are those that a connection's provider serves.
+func (p *parser) protocols(entry connectionEntry, way ...any) ([]string, error) {
+	adapter := knownAdapters[entry.Adapter]
+	if entry.APIVersion != "" && !adapter.versioned {
+		return nil, p.fail(append(way, "api_version"), "connection %q: the adapter %q knows no api_version", entry.ID, entry.Adapter)
+	}
+	if entry.Protocols == nil {
+		return texts(adapter.serves), nil
+	}
+	for i, name := range entry.Protocols {
+		if !slices.Contains(adapter.speaks, adapters.Protocol(name)) || slices.Contains(entry.Protocols[:i], name) {
+			return nil, p.fail(append(way, "protocols", i), "connection %q: %q is not one of the protocols of the adapter %q, or stands twice (known: %s)",
+				entry.ID, name, entry.Adapter, strings.Join(texts(adapter.speaks), ", "))
+		}
+	}
+	if len(entry.Protocols) == 0 {
+		return nil, p.fail(append(way, "protocols"), "connection %q serves no protocol", entry.ID)
+	}
+	return entry.Protocols, nil
+}
+
+func texts(protocols []adapters.Protocol) []string {
+	names := make([]string, len(protocols))
+	for i, protocol := range protocols {
+		names[i] = string(protocol)
+	}
+	return names
+}
+
 func (p *parser) connections() error {
 	for i, entry := range p.file.Connections {
 		way := []any{"connections", i}
@@ -232,9 +257,13 @@ func (p *parser) connections() error {
 		if !plainID.MatchString(entry.Provider) {
 			return p.fail(append(way, "provider"), "connection %q needs a provider, an id that policy knows it by", entry.ID)
 		}
-		if adapterProtocols[entry.Adapter] == nil {
+		if knownAdapters[entry.Adapter] == nil {
 			return p.fail(append(way, "adapter"), "connection %q: unknown adapter %q (known: %s)", entry.ID, entry.Adapter,
-				strings.Join(slices.Sorted(maps.Keys(adapterProtocols)), ", "))
+				strings.Join(adapterNames(), ", "))
+		}
+		protocols, err := p.protocols(entry, way...)
+		if err != nil {
+			return err
 		}
 		if err := checkBaseURL(entry.BaseURL); err != nil {
 			return p.fail(append(way, "base_url"), "connection %q: %v", entry.ID, err)
@@ -244,7 +273,7 @@ func (p *parser) connections() error {
 			return err
 		}
 		connection := &Connection{
-			ID: entry.ID, Provider: entry.Provider, Adapter: entry.Adapter, BaseURL: entry.BaseURL,
+			ID: entry.ID, Provider: entry.Provider, Adapter: entry.Adapter, Protocols: protocols, BaseURL: entry.BaseURL, APIVersion: entry.APIVersion,
 			AllowPrivate: entry.AllowPrivate, Enabled: orTrue(entry.Enabled), State: Authorised, Limits: limits,
 		}
 		switch variable, fromEnv := strings.CutPrefix(entry.Credential, "env:"); {

@@ -38,6 +38,9 @@ type connectionEntry struct {
 	Adapter    string `yaml:"adapter"`
 	BaseURL    string `yaml:"base_url"`
 	Credential string `yaml:"credential"`
+	// APIVersion is Azure's. Protocols are those that the provider serves, if the adapter does not know it better.
+	APIVersion string   `yaml:"api_version"`
+	Protocols  []string `yaml:"protocols"`
 	// AllowPrivate accepts an upstream on a private or loopback address.
 	AllowPrivate bool        `yaml:"allow_private"`
 	Enabled      *bool       `yaml:"enabled"`

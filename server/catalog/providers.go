@@ -2,10 +2,10 @@ package catalog
 
 import (
 	"fmt"
+	"net/http"
 	"sync"
 
 	"regent/adapters"
-	"regent/adapters/openai"
 	"regent/adapters/upstream"
 	"regent/engine"
 )
@@ -31,8 +31,15 @@ type builtProvider struct {
 
 // access is what a provider is built of.
 type access struct {
-	adapter, baseURL, credential string
-	allowPrivate                 bool
+	adapter, baseURL, credential, apiVersion string
+	allowPrivate                             bool
+}
+
+// endpoint is where an adapter finds its provider, and how.
+type endpoint struct {
+	access
+	client  *http.Client
+	answers *upstream.Memory
 }
 
 var _ engine.Resolver = (*Providers)(nil)
@@ -48,11 +55,11 @@ func (p *Providers) Resolve(candidate engine.Candidate) (adapters.Provider, erro
 func (p *Providers) of(connection *Connection) (adapters.Provider, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wanted := access{connection.Adapter, connection.BaseURL, connection.Credential, connection.AllowPrivate}
+	wanted := access{connection.Adapter, connection.BaseURL, connection.Credential, connection.APIVersion, connection.AllowPrivate}
 	if built, ok := p.built[connection.ID]; ok && built.access == wanted {
 		return built.provider, nil
 	}
-	provider, err := p.build(connection)
+	provider, err := p.build(wanted)
 	if err != nil {
 		return nil, fmt.Errorf("connection %q: %w", connection.ID, err)
 	}
@@ -63,11 +70,10 @@ func (p *Providers) of(connection *Connection) (adapters.Provider, error) {
 	return provider, nil
 }
 
-func (p *Providers) build(connection *Connection) (adapters.Provider, error) {
-	baseURL := connection.BaseURL
-	if baseURL == FakeURL {
-		baseURL = p.FakeURL
+func (p *Providers) build(wanted access) (adapters.Provider, error) {
+	if wanted.baseURL == FakeURL {
+		wanted.baseURL = p.FakeURL
 	}
-	client := upstream.New(upstream.Config{AllowPrivate: connection.AllowPrivate})
-	return openai.New(openai.Config{BaseURL: baseURL, APIKey: connection.Credential, Client: client, Memory: &p.answers})
+	client := upstream.New(upstream.Config{AllowPrivate: wanted.allowPrivate})
+	return knownAdapters[wanted.adapter].make(endpoint{access: wanted, client: client, answers: &p.answers})
 }

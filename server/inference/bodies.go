@@ -1,11 +1,16 @@
 package inference
 
 import (
+	"bufio"
+	"compress/gzip"
 	"errors"
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 const (
@@ -93,12 +98,98 @@ func (b *bodies) read(user string, r *http.Request) (*requestBody, error) {
 	case !b.room(user, r.ContentLength):
 		return nil, answerError(overloaded)
 	}
+	content, err := decoded(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = content.Close() }() // the server closes the request's own
+	if !b.take(user, content.memory, content.memory) {
+		return nil, answerError(overloaded)
+	}
+	defer b.give(user, content.memory)
 	body := &requestBody{bodies: b, user: user}
-	if err := body.readFrom(r.Body, r.ContentLength); err != nil {
+	if err := body.readFrom(content, content.announced); err != nil {
 		body.close()
+		if content.isOverrun() {
+			return nil, answerError(tooLarge)
+		}
 		return nil, err
 	}
 	return body, nil
+}
+
+// content is a body without its Content-Encoding.
+type content struct {
+	io.ReadCloser
+	// announced is how many bytes the client has said that there are, -1 if it has not.
+	announced int64
+	// memory is what decoding takes, besides what comes of it.
+	memory int64
+	// sent is what it is decoded from, up to one byte more than a body may have; nil if it has no encoding.
+	sent *io.LimitedReader
+}
+
+const (
+	// windowMax is what a compressed body may have its decoder remember: the window of zstd's usual levels.
+	windowMax = 8 << 20
+	// decoderMemory is what a decoder takes besides its window.
+	decoderMemory = 640 << 10
+	gzipMemory    = 64 << 10
+)
+
+// decoded is a body without its Content-Encoding. What it grows to counts as any other does. An error is an [answerError].
+func decoded(r *http.Request) (c content, err error) {
+	sent := &io.LimitedReader{R: r.Body, N: bodyMax + 1}
+	c.announced, c.sent = -1, sent
+	switch strings.ToLower(r.Header.Get("Content-Encoding")) {
+	case "", "identity":
+		return content{ReadCloser: r.Body, announced: r.ContentLength}, nil
+	case "gzip":
+		c.memory = gzipMemory
+		c.ReadCloser, err = gzip.NewReader(sent)
+	case "zstd":
+		c.ReadCloser, c.memory, err = decodedZstd(sent)
+	default:
+		return content{}, answerError(unsupportedEncoding)
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return content{}, answerError(tooSlow)
+	case err != nil:
+		return content{}, answerError(invalid("the body is not of its Content-Encoding"))
+	}
+	return c, nil
+}
+
+// isOverrun says that more has been sent than a body may have. It may decode to less, or to nothing.
+func (c content) isOverrun() bool { return c.sent != nil && c.sent.N == 0 }
+
+// decodedZstd decodes zstd. Its first frame says how much a decoder has to remember; none that follows may need more. memory is what it takes.
+func decodedZstd(body io.Reader) (decoded io.ReadCloser, memory int64, err error) {
+	read := bufio.NewReader(body)
+	begin, err := read.Peek(zstd.HeaderMaxSize)
+	if err != nil && err != io.EOF {
+		return nil, 0, err
+	}
+	var header zstd.Header
+	if err := header.Decode(begin); err != nil {
+		return nil, 0, err
+	}
+	window := header.WindowSize
+	switch {
+	case header.Skippable: // what follows is not known yet
+		window = windowMax
+	case header.SingleSegment:
+		window = header.FrameContentSize
+	}
+	if window > windowMax {
+		return nil, 0, zstd.ErrWindowSizeExceeded
+	}
+	decoder, err := zstd.NewReader(read, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(max(window, zstd.MinWindowSize)))
+	if err != nil {
+		return nil, 0, err
+	}
+	return decoder.IOReadCloser(), int64(window) + decoderMemory, nil
 }
 
 // close gives the body's memory back.
@@ -107,7 +198,7 @@ func (b *requestBody) close() {
 	b.bytes = nil
 }
 
-// readFrom reads to the end. announced is how many bytes the client has said that there are, -1 if it has not.
+// readFrom reads to the end of as many bytes as are announced, or -1.
 func (b *requestBody) readFrom(r io.Reader, announced int64) error {
 	for {
 		if len(b.bytes) == cap(b.bytes) && !b.grow(announced) {
@@ -123,7 +214,7 @@ func (b *requestBody) readFrom(r io.Reader, announced int64) error {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return answerError(tooSlow)
 		case err != nil:
-			return answerError(invalid("the body could not be read"))
+			return answerError(invalid("the body could not be read to its end"))
 		}
 	}
 }

@@ -17,13 +17,9 @@ import (
 	"regent/server/catalog"
 )
 
-const (
-	// choicesMax bounds the answers that one call can ask for: OpenAI's own bound.
-	choicesMax = 128
-)
-
-// envelope is what the gateway reads of a chat request. Everything else in the body is the provider's business.
+// envelope is what the gateway reads of a request. Everything else in the body is the provider's business.
 type envelope struct {
+	protocol    *protocol
 	model       string
 	stream      bool
 	usageWanted bool
@@ -31,6 +27,8 @@ type envelope struct {
 	outputTokensMax *int64
 	// choices is how many answers are asked for.
 	choices int64
+	// session is what the request itself says of the conversation that it belongs to; empty if it does not.
+	session string
 	// modalities counts the parts beyond text.
 	modalities map[string]int64
 	// texts are the prompt's texts, textBytes the sum of their lengths, and formatTokens what the protocol adds to them.
@@ -39,6 +37,10 @@ type envelope struct {
 	formatTokens int64
 	// serviceTier is the service tier that is asked for; empty if none is.
 	serviceTier string
+	// speed is the speed that is asked for, where it has a price of its own; empty if none is. It is asked of prices like a service tier.
+	speed string
+	// keptFiles says that a part stands for a file that a provider keeps.
+	keptFiles bool
 	// routing are the fields by which the request chooses where OpenRouter sends it.
 	routing []string
 }
@@ -51,35 +53,53 @@ func (e *envelope) addText(text string) {
 	e.textBytes += int64(len(text))
 }
 
-// readEnvelope checks a chat request's body and reads what the gateway needs of it. An error is an [answerError].
-func readEnvelope(body []byte) (*envelope, error) {
+// readEnvelope checks a request's body and reads what the gateway needs of it in its protocol. An error is an [answerError].
+func readEnvelope(p *protocol, body []byte) (*envelope, error) {
 	root, err := checkJSON(body)
 	if err != nil {
 		return nil, answerError(invalid(err.Error()))
 	}
-	e := &envelope{modalities: map[string]int64{}, choices: 1, routing: engine.RoutingFields(body)}
-	missing := map[string]bool{"model": true, "messages": true}
+	e := &envelope{protocol: p, modalities: map[string]int64{}, choices: 1, routing: engine.RoutingFields(body)}
+	missing := map[string]bool{"model": true}
+	for _, name := range p.needs {
+		missing[name] = true
+	}
 	root.ForEach(func(key, value gjson.Result) bool {
 		delete(missing, key.String())
 		err = e.read(key.String(), value)
 		return err == nil
 	})
-	if err != nil {
+	var refusal answerError
+	switch {
+	case errors.As(err, &refusal):
+		return nil, err
+	case err != nil:
 		return nil, answerError(invalid(err.Error()))
 	}
-	for _, name := range []string{"model", "messages"} {
+	for _, name := range append([]string{"model"}, p.needs...) {
 		if missing[name] {
 			return nil, answerError(invalid(name + " is missing"))
 		}
 	}
-	if e.outputTokensMax != nil {
-		total := *e.outputTokensMax * e.choices // at most 2^31 x 128
-		e.outputTokensMax = &total
+	if e.keptFiles {
+		return nil, answerError(keptNotFound)
 	}
+	e.bindOutput()
 	return e, nil
 }
 
-// read reads one top-level member.
+// bindOutput makes the request's bound of one answer's output the bound of all answers that are asked for.
+func (e *envelope) bindOutput() {
+	switch {
+	case e.protocol.kind == engine.Embedding: // which has no output
+		e.outputTokensMax = new(int64)
+	case e.outputTokensMax != nil:
+		total := *e.outputTokensMax * e.choices // at most 2^31 x 128
+		e.outputTokensMax = &total
+	}
+}
+
+// read reads one top-level member: what all protocols have in common here, and the rest by the request's own.
 func (e *envelope) read(name string, value gjson.Result) error {
 	switch name {
 	case "model":
@@ -87,30 +107,32 @@ func (e *envelope) read(name string, value gjson.Result) error {
 		if value.Type != gjson.String || !catalog.ValidModelID(e.model) {
 			return errors.New("model must be the id of a published model")
 		}
+		return nil
 	case "stream":
 		if e.stream = value.Bool(); !isBoolOrNull(value) {
 			return errors.New("stream must be true or false")
 		}
-	case "stream_options":
-		return e.readStreamOptions(value)
-	case "max_tokens", "max_completion_tokens":
-		return e.readBound(name, value)
-	case "n":
-		return e.readChoices(value)
-	case "messages":
-		return e.readMessages(value)
+		if e.stream && !e.protocol.streams {
+			return errors.New("this endpoint does not stream")
+		}
+		return nil
 	case "service_tier":
 		if e.serviceTier = strings.Clone(value.Str); value.Type != gjson.Null && (value.Type != gjson.String || !ledger.ValidName(value.Str)) {
 			return errors.New("service_tier must be the name of a service tier")
 		}
-	case "tools", "functions", "response_format":
-		e.addText(value.Raw)
-	case "temperature", "top_p", "frequency_penalty", "presence_penalty":
-		if value.Type != gjson.Null && value.Type != gjson.Number {
-			return fmt.Errorf("%s must be a number", name)
-		}
+		return nil
+	case "prompt_cache_key":
+		e.noteSession(value)
+		return nil
 	}
-	return nil
+	return e.protocol.read(e, name, value)
+}
+
+// noteSession takes a text as what tells the conversation, unless another does already.
+func (e *envelope) noteSession(value gjson.Result) {
+	if value.Type == gjson.String && e.session == "" {
+		e.session = strings.Clone(value.Str)
+	}
 }
 
 // checkJSON sees that a body is one JSON object in UTF-8, not nested too deeply, in which no object repeats a key: two readers of a
@@ -134,18 +156,6 @@ func checkJSON(body []byte) (root gjson.Result, err error) {
 
 func isBoolOrNull(value gjson.Result) bool { return value.IsBool() || value.Type == gjson.Null }
 
-func (e *envelope) readStreamOptions(value gjson.Result) error {
-	if value.Type == gjson.Null {
-		return nil
-	}
-	usage := value.Get("include_usage")
-	if !value.IsObject() || !isBoolOrNull(usage) { // what is absent reads as null
-		return errors.New("stream_options must be an object, and include_usage true or false")
-	}
-	e.usageWanted = usage.Bool()
-	return nil
-}
-
 // readBound reads max_tokens or its newer name; where both are given the smaller one counts.
 func (e *envelope) readBound(name string, value gjson.Result) error {
 	if value.Type == gjson.Null {
@@ -161,18 +171,6 @@ func (e *envelope) readBound(name string, value gjson.Result) error {
 	return nil
 }
 
-func (e *envelope) readChoices(value gjson.Result) error {
-	if value.Type == gjson.Null {
-		return nil
-	}
-	n, ok := wholeNumber(value)
-	if !ok || n < 1 || n > choicesMax {
-		return fmt.Errorf("n must be a whole number within 1 and %d", choicesMax)
-	}
-	e.choices = n
-	return nil
-}
-
 // wholeNumber reads an integer as it is written: no fraction, no exponent, nothing beyond 2^53 - 1.
 func wholeNumber(value gjson.Result) (int64, bool) {
 	if value.Type != gjson.Number || strings.ContainsAny(value.Raw, ".eE") || len(value.Raw) > 16 {
@@ -182,63 +180,42 @@ func wholeNumber(value gjson.Result) (int64, bool) {
 	return n, n <= ledger.TokensMax && n >= -ledger.TokensMax
 }
 
-// perMessage is how many tokens OpenAI's chat format adds to each message.
-const perMessage = 4
-
-// readMessages gathers the texts and counts the parts that are not text.
-func (e *envelope) readMessages(messages gjson.Result) (err error) {
-	if !messages.IsArray() || messages.Get("#").Int() == 0 {
-		return errors.New("messages must be a list with at least one message")
+// addValue adds a value to the prompt: a text as such, anything else as it is written.
+func (e *envelope) addValue(value gjson.Result) {
+	switch value.Type {
+	case gjson.String:
+		e.addText(value.String())
+	case gjson.JSON:
+		e.addText(value.Raw)
 	}
-	messages.ForEach(func(_, message gjson.Result) bool {
-		if !message.IsObject() {
-			err = errors.New("each message must be an object")
-			return false
-		}
-		e.readMessage(message)
-		return true
-	})
-	return err
 }
 
-func (e *envelope) readMessage(message gjson.Result) {
-	e.formatTokens += perMessage
-	message.ForEach(func(key, value gjson.Result) bool {
-		switch {
-		case key.String() == "content" && value.IsArray():
-			e.readParts(value)
-		case key.String() == "content" && value.IsObject(): // no protocol has it, and some server may take it for a list of one
-			e.readPart(value)
-		case value.Type == gjson.String:
-			e.addText(value.String())
-		case value.Type == gjson.JSON:
-			e.addText(value.Raw)
-		}
-		return true
-	})
-}
-
-// partModality says which modality a content part of a type is; a type that is not known counts as a file, which a source has
-// to accept explicitly.
-var partModality = map[string]string{"text": "", "refusal": "", "image_url": "image", "input_audio": "audio", "file": "file"}
-
-func (e *envelope) readParts(parts gjson.Result) {
-	parts.ForEach(func(_, part gjson.Result) bool {
-		e.readPart(part)
-		return true
-	})
-}
-
-func (e *envelope) readPart(part gjson.Result) {
-	modality, known := partModality[part.Get("type").String()]
+// eachPart reads the parts of a content that is no text. One that is an object is a part by itself: no protocol has it, and some server may
+// take it for a list of one.
+func eachPart(content gjson.Result, read func(part gjson.Result)) {
 	switch {
-	case !known:
+	case content.IsObject():
+		read(content)
+	case content.IsArray():
+		content.ForEach(func(_, part gjson.Result) bool {
+			read(part)
+			return true
+		})
+	}
+}
+
+// addPart counts a part of a content. modality is empty for a text, which is in one of some fields.
+func (e *envelope) addPart(part gjson.Result, modality string, known bool, texts ...string) {
+	e.keptFiles = e.keptFiles || (!known || modality != "") && isKept(part)
+	switch {
+	case !known: // a source has to accept it explicitly
 		e.modalities["file"]++
 	case modality != "":
 		e.modalities[modality]++
 	default:
-		e.addText(part.Get("text").String())
-		e.addText(part.Get("refusal").String())
+		for _, field := range texts {
+			e.addValue(part.Get(field))
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 func TestReadEnvelope(t *testing.T) {
-	e, err := readEnvelope([]byte(`{"model":"demo/steady","stream":true,"stream_options":{"include_usage":true},"max_tokens":30,
+	e, err := readEnvelope(chatProtocol, []byte(`{"model":"demo/steady","stream":true,"stream_options":{"include_usage":true},"max_tokens":30,
 		"max_completion_tokens":20,"n":3,"service_tier":"priority","messages":[{"role":"user","content":[{"type":"text","text":"Hello"},
 		{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}},{"type":"novelty"}]}]}`))
 	if err != nil {
@@ -27,7 +27,7 @@ func TestReadEnvelope(t *testing.T) {
 	if e.serviceTier != "priority" {
 		t.Errorf("service tier: %q", e.serviceTier)
 	}
-	if none, err := readEnvelope([]byte(`{"model":"m","service_tier":null,"messages":[{}]}`)); err != nil || none.serviceTier != "" {
+	if none, err := readEnvelope(chatProtocol, []byte(`{"model":"m","service_tier":null,"messages":[{}]}`)); err != nil || none.serviceTier != "" {
 		t.Errorf("a service tier of null: %+v, %v", none, err)
 	}
 	if e.model != "demo/steady" || !e.stream || !e.usageWanted || e.choices != 3 {
@@ -122,7 +122,7 @@ func TestReadEnvelopeAccepts(t *testing.T) {
 		`"x":{"a":{"a":{"a":1}},"b":["a","a",{"a":1},{"a":1}]}`, `"x":{"a":"a","b":"a,","c":"{\"a\":1,\"a\":2}"}`, `"x":{"A":1,"a":2}`,
 		`"x":{"\\":1,"\\\"":2,"\"":3}`, `"x":["\\","a",{"b":"\\","c":"\""}]`, `"x":{` + numbered(keysMax-3) + `}`, `"x":[{},{},[],""]`,
 	} {
-		if _, err := readEnvelope([]byte(`{"model":"m",` + messages + `,` + member + `}`)); err != nil {
+		if _, err := readEnvelope(chatProtocol, []byte(`{"model":"m",`+messages+`,`+member+`}`)); err != nil {
 			t.Errorf("%.80s: %v", member, err)
 		}
 	}
@@ -155,7 +155,7 @@ func repeats(document []byte) bool {
 
 func TestReadEnvelopeRefuses(t *testing.T) {
 	for name, body := range refused() {
-		_, err := readEnvelope([]byte(body))
+		_, err := readEnvelope(chatProtocol, []byte(body))
 		var refusal answerError
 		if !errors.As(err, &refusal) || refusal.status != http.StatusBadRequest {
 			t.Errorf("%s: got %v, want a 400", name, err)
@@ -210,29 +210,44 @@ func FuzzEnvelope(f *testing.F) {
 	}
 	f.Add([]byte(`{"model":"m","messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},
 		{"role":"tool","tool_call_id":"1","content":"ok"},{"content":[{"type":"input_audio","input_audio":{}},{"type":"refusal","refusal":"no"},1,null,[]]}]}`))
+	for name := range spoken {
+		f.Add([]byte(least[name]))
+		f.Add([]byte(with(name, `"system":[{"type":"text","text":"x"}],"instructions":"x","metadata":{"user_id":"u"},"prompt_cache_key":"k","background":false`)))
+	}
+	f.Add([]byte(turns(`[{"type":"tool_result","content":[{"type":"tool_result","content":{"type":"image"}},{"type":"thinking","thinking":[]}]}]`)))
+	f.Add([]byte(items(`{"id":"x"}`, `{"role":"user","content":[{"type":"input_image"}]}`, `{"type":"computer_call_output","output":{"type":"computer_screenshot"}}`)))
+	f.Add([]byte(`{"model":"m","input":[[1,2],["x"],3]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		e, err := readEnvelope(body)
-		if err != nil {
-			var refusal answerError
-			if !errors.As(err, &refusal) {
-				t.Fatalf("an error that is no answer: %v", err)
-			}
-			return
-		}
-		if !catalog.ValidModelID(e.model) || e.textBytes < 0 || e.choices < 1 || e.outputTokensMax != nil && *e.outputTokensMax < 1 {
-			t.Fatalf("accepted %q as %+v", body, e)
-		}
-		var other struct { // another reader has to see the same
-			Model  string `json:"model"`
-			Stream *bool  `json:"stream"`
-		}
-		if err := json.Unmarshal(body, &other); err != nil || other.Model != e.model || e.stream != (other.Stream != nil && *other.Stream) {
-			t.Fatalf("%q is read as %+v, and by another reader as %+v, %v", body, e, other, err)
-		}
-		if repeats(body) {
-			t.Fatalf("%q repeats a key", body)
+		for _, p := range spoken {
+			readFuzzed(t, p, body)
 		}
 	})
+}
+
+// readFuzzed reads any body in a protocol: what it takes is a request for every other reader, too, and what it refuses has an answer.
+func readFuzzed(t *testing.T, p *protocol, body []byte) {
+	e, err := readEnvelope(p, body)
+	if err != nil {
+		var refusal answerError
+		if !errors.As(err, &refusal) {
+			t.Fatalf("an error that is no answer: %v", err)
+		}
+		return
+	}
+	bounded := e.outputTokensMax == nil || *e.outputTokensMax >= 1 || p == embeddingsProtocol
+	if !catalog.ValidModelID(e.model) || e.textBytes < 0 || e.formatTokens < 0 || e.choices < 1 || !bounded || e.stream && !p.streams {
+		t.Fatalf("accepted %q as %+v", body, e)
+	}
+	var other struct { // another reader has to see the same
+		Model  string `json:"model"`
+		Stream *bool  `json:"stream"`
+	}
+	if err := json.Unmarshal(body, &other); err != nil || other.Model != e.model || e.stream != (other.Stream != nil && *other.Stream) {
+		t.Fatalf("%q is read as %+v, and by another reader as %+v, %v", body, e, other, err)
+	}
+	if repeats(body) {
+		t.Fatalf("%q repeats a key", body)
+	}
 }
 
 // A text that comes again, as every turn of a conversation does, is not counted again, and counts the same.

@@ -1,8 +1,8 @@
 package inference
 
 import (
-	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -46,6 +46,8 @@ var (
 		message: "There is nothing at this path."}
 	methodNotAllowed = answer{status: http.StatusMethodNotAllowed, kind: "invalid_request_error", code: "method_not_allowed",
 		message: "The path does not take this method; the Allow header lists those that it takes."}
+	unsupportedEncoding = answer{status: http.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_encoding",
+		message: "The body's Content-Encoding is none of gzip, zstd and identity."}
 	tooLarge = answer{status: http.StatusRequestEntityTooLarge, kind: "invalid_request_error", code: "request_too_large",
 		message: "The request's body is too large."}
 	tooSlow = answer{status: http.StatusRequestTimeout, kind: "invalid_request_error", code: "request_timeout",
@@ -57,6 +59,22 @@ var (
 	storeDown = answer{status: http.StatusServiceUnavailable, kind: "server_error", code: "ledger_unavailable",
 		message: "The ledger cannot answer, so nothing can be admitted.", retryAfter: time.Second}
 )
+
+// contextExceeded is the code of a request that is too long for its model, whoever has found that: policy, by its rule's own code
+// contextRule, or the provider.
+const (
+	contextExceeded = "context_length_exceeded"
+	contextRule     = "CONTEXT_EXCEEDED"
+)
+
+// withSizes has the answer to a request that is too long say by how much: by the estimate, in words by which Claude Code knows that it has to
+// make the conversation shorter.
+func (a answer) withSizes(tokens int64, most *int64) answer {
+	if a.code == contextExceeded && most != nil {
+		a.message = fmt.Sprintf("prompt is too long: %d tokens > %d maximum", max(tokens, *most+1), *most) // where the provider counted more
+	}
+	return a
+}
 
 // invalid is a request that is no call.
 func invalid(message string) answer {
@@ -141,6 +159,9 @@ func describeRefusal(e *engine.Error, modelOff bool) answer {
 		}
 	default:
 		a.status, a.kind, a.code, a.noRetry = http.StatusForbidden, "invalid_request_error", e.Details.Reason, true
+		if a.code == contextRule {
+			a.status, a.code = http.StatusBadRequest, contextExceeded
+		}
 	}
 	return a
 }
@@ -166,8 +187,8 @@ func describeFailure(f *adapters.Failure) answer {
 		}
 		a.message = "The provider refused the request as invalid."
 	case adapters.ContextLength:
-		a.status, a.kind, a.code = http.StatusBadRequest, "invalid_request_error", "context_length_exceeded"
-		a.message = "The request is longer than the model's context."
+		a.status, a.kind, a.code = http.StatusBadRequest, "invalid_request_error", contextExceeded
+		a.message = "The prompt is too long for the model's context."
 	case adapters.ContentPolicy:
 		a.status, a.kind, a.code = http.StatusBadRequest, "invalid_request_error", "content_policy_violation"
 		a.message = "The provider refused the request's content."
@@ -197,25 +218,14 @@ type answerError answer
 
 func (e answerError) Error() string { return e.message }
 
-// body is the error in OpenAI's shape.
-func (a answer) body(requestID string) []byte {
-	inner := map[string]any{"message": a.message, "type": a.kind, "param": nil, "code": a.code, "request_id": requestID}
-	for name, value := range a.details {
-		inner[name] = value
-	}
-	body, err := json.Marshal(map[string]any{"error": inner})
-	if err != nil { // texts, numbers and plain structs always marshal
-		panic(err)
-	}
-	return body
-}
+func (a answer) retryAfterSeconds() int { return int(math.Ceil(a.retryAfter.Seconds())) }
 
-// write sends the answer as a whole response.
-func (a answer) write(w http.ResponseWriter, requestID string) {
+// write sends the answer as a whole response, in the client's form.
+func (a answer) write(w http.ResponseWriter, form *form, requestID string) {
 	header := w.Header()
 	header.Set("Content-Type", "application/json")
 	if a.retryAfter > 0 {
-		header.Set("Retry-After", strconv.Itoa(int(math.Ceil(a.retryAfter.Seconds()))))
+		header.Set("Retry-After", strconv.Itoa(a.retryAfterSeconds()))
 	}
 	if a.noRetry || a.retryAfter > patience {
 		header.Set("X-Should-Retry", "false")
@@ -224,10 +234,5 @@ func (a answer) write(w http.ResponseWriter, requestID string) {
 		header.Set("WWW-Authenticate", "Bearer")
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(append(a.body(requestID), '\n')) // a client that has gone needs no answer
-}
-
-// event is the answer inside a stream that has begun.
-func (a answer) event(requestID string) []byte {
-	return append(append([]byte("data: "), a.body(requestID)...), "\n\n"...)
+	_, _ = w.Write(append(form.body(a, requestID), '\n')) // a client that has gone needs no answer
 }

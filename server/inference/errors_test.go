@@ -1,85 +1,240 @@
 package inference
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"regent/adapters"
 	"regent/engine"
+	"regent/ledger"
 )
 
-// TestAnswers is the table of failures as a client sees them.
-func TestAnswers(t *testing.T) {
+// answers is the table of failures as clients see them: by OpenAI's type and code, Anthropic's type, and, inside a stream of Responses, the
+// code that Codex knows; then the Retry-After header in seconds, and whether the vendors' SDKs are told not to try again.
+const answers = `
+failure                     | status type                  code                        | Anthropic's type      | in a Responses stream   | after again
+no token                    | 401    invalid_request_error invalid_api_key             | authentication_error  | invalid_prompt          | -     -
+two tokens                  | 401    invalid_request_error invalid_api_key             | authentication_error  | invalid_prompt          | -     -
+inference is switched off   | 503    server_error          inference_disabled          | overloaded_error      | server_error            | -     never
+no such path                | 404    invalid_request_error not_found                   | not_found_error       | invalid_prompt          | -     -
+no such method              | 405    invalid_request_error method_not_allowed          | invalid_request_error | invalid_prompt          | -     -
+no request                  | 400    invalid_request_error invalid_request             | invalid_request_error | invalid_prompt          | -     -
+an unknown encoding         | 415    invalid_request_error unsupported_encoding        | invalid_request_error | invalid_prompt          | -     -
+too large a body            | 413    invalid_request_error request_too_large           | request_too_large     | invalid_prompt          | -     -
+too slow a body             | 408    invalid_request_error request_timeout             | timeout_error         | invalid_prompt          | -     -
+too many bodies             | 503    server_error          overloaded                  | overloaded_error      | server_error            | 1     -
+a continuation              | 404    invalid_request_error previous_response_not_found | not_found_error       | invalid_prompt          | -     never
+stopping                    | 503    server_error          draining                    | overloaded_error      | server_error            | 1     -
+the ledger is closed        | 503    server_error          ledger_unavailable          | overloaded_error      | server_error            | 1     -
+anything else               | 500    server_error          internal_error              | api_error             | server_error            | -     -
+
+a rule refuses              | 403    invalid_request_error R                           | permission_error      | invalid_prompt          | -     never
+too long, says policy       | 400    invalid_request_error context_length_exceeded     | invalid_request_error | context_length_exceeded | -     never
+the model is hidden         | 404    invalid_request_error model_not_found             | not_found_error       | invalid_prompt          | -     never
+the model is switched off   | 404    invalid_request_error model_not_found             | not_found_error       | invalid_prompt          | -     never
+the caller's limit          | 429    insufficient_quota    insufficient_quota          | rate_limit_error      | insufficient_quota      | 2     never
+a limit that never fits     | 429    insufficient_quota    insufficient_quota          | rate_limit_error      | insufficient_quota      | -     never
+too fast                    | 429    rate_limit_error      rate_limit_exceeded         | rate_limit_error      | rate_limit_exceeded     | 2     -
+too fast for long           | 429    rate_limit_error      rate_limit_exceeded         | rate_limit_error      | rate_limit_exceeded     | 61    never
+no call at all              | 429    rate_limit_error      rate_limit_exceeded         | rate_limit_error      | rate_limit_exceeded     | -     never
+too many at once            | 429    rate_limit_error      rate_limit_exceeded         | rate_limit_error      | rate_limit_exceeded     | 5     -
+no capacity                 | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 2     -
+no capacity, no time        | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 5     -
+no capacity for a minute    | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 60    -
+no capacity for longer      | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 61    never
+the ledger is away          | 503    server_error          R                           | overloaded_error      | server_error            | 1     -
+an amount out of range      | 400    invalid_request_error R                           | invalid_request_error | invalid_prompt          | -     -
+the key is taken            | 409    invalid_request_error duplicate_request           | conflict_error        | invalid_prompt          | -     never
+
+the provider: invalid       | 422    invalid_request_error invalid_request             | invalid_request_error | invalid_prompt          | -     -
+the provider: a parameter   | 400    invalid_request_error unsupported_parameter       | invalid_request_error | invalid_prompt          | -     -
+the provider: too long      | 400    invalid_request_error context_length_exceeded     | invalid_request_error | context_length_exceeded | -     -
+the provider: content       | 400    invalid_request_error content_policy_violation    | invalid_request_error | invalid_prompt          | -     -
+the provider: rate          | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 30    -
+the provider: a long rest   | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 3600  never
+the provider: overloaded    | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 5     -
+the provider: our key       | 502    server_error          upstream_error              | api_error             | server_error            | -     -
+the provider: no such model | 502    server_error          upstream_error              | api_error             | server_error            | -     -
+the provider: too slow      | 504    server_error          upstream_timeout            | timeout_error         | server_error            | -     -
+the provider: broken        | 502    server_error          upstream_error              | api_error             | server_error            | -     -
+`
+
+// failures are the errors of the table's rows.
+func failures() map[string]answer {
 	wait, longest, tooLong := int64(1500), int64(60_000), int64(60_001)
-	refusal := func(class engine.Class, retryAfterMs *int64) error {
-		return &engine.Error{Code: engine.CodePolicy, Message: "m", Details: engine.Details{Class: class, Reason: "R", RetryAfterMs: retryAfterMs}}
+	refusal := func(class engine.Class, reason string, retryAfterMs *int64) answer {
+		return describe(&engine.Error{Code: engine.CodePolicy, Message: "m", Details: engine.Details{Class: class, Reason: reason, RetryAfterMs: retryAfterMs}}, false)
 	}
-	failure := func(reason adapters.Reason, status int) error {
-		return &adapters.Failure{Reason: reason, Status: status, Cause: errors.New("the provider's own words")}
+	failure := func(reason adapters.Reason, status int) answer {
+		return describe(&adapters.Failure{Reason: reason, Status: status, Cause: errors.New("the provider's own words")}, false)
 	}
-	crowded := &engine.Error{Message: "m", Details: engine.Details{Class: engine.ClassRate, Reason: engine.ReasonConcurrency, RetryAfterMs: &tooLong}}
-	resting := &adapters.Failure{Reason: adapters.RateLimited, Status: http.StatusTooManyRequests, RetryAfter: time.Hour}
-	for name, test := range map[string]struct {
-		err        error
-		modelOff   bool
-		status     int
-		code       string
-		retryAfter string
-		noRetry    bool
+	return map[string]answer{
+		"no token": unauthenticated, "two tokens": twoTokens, "inference is switched off": switchedOff, "no such path": pathNotFound,
+		"no such method": methodNotAllowed, "no request": invalid("m"), "an unknown encoding": unsupportedEncoding, "too large a body": tooLarge,
+		"too slow a body": tooSlow, "too many bodies": overloaded, "a continuation": describe(answerError(continuationNotFound), false),
+		"stopping": describe(errStopped, false), "the ledger is closed": describe(ledger.ErrClosed, false), "anything else": describe(errors.New("a secret"), false),
+
+		"a rule refuses":            refusal(engine.ClassPolicy, "R", nil),
+		"too long, says policy":     refusal(engine.ClassPolicy, "CONTEXT_EXCEEDED", nil),
+		"the model is hidden":       refusal(engine.ClassAccess, "R", nil),
+		"the model is switched off": describe(&engine.Error{Details: engine.Details{Class: engine.ClassCapacity}}, true),
+		"the caller's limit":        refusal(engine.ClassCallerLimit, "R", &wait),
+		"a limit that never fits":   refusal(engine.ClassCallerLimit, "R", nil),
+		"too fast":                  refusal(engine.ClassRate, "R", &wait),
+		"too fast for long":         refusal(engine.ClassRate, "R", &tooLong),
+		"no call at all":            refusal(engine.ClassRate, "R", nil),
+		"too many at once":          refusal(engine.ClassRate, engine.ReasonConcurrency, &tooLong),
+		"no capacity":               refusal(engine.ClassCapacity, "R", &wait),
+		"no capacity, no time":      refusal(engine.ClassCapacity, "R", nil),
+		"no capacity for a minute":  refusal(engine.ClassCapacity, "R", &longest),
+		"no capacity for longer":    refusal(engine.ClassCapacity, "R", &tooLong),
+		"the ledger is away":        refusal(engine.ClassUnavailable, "R", nil),
+		"an amount out of range":    refusal(engine.ClassInvalid, "R", nil),
+		"the key is taken":          refusal(engine.ClassDuplicate, "R", nil),
+
+		"the provider: invalid":       failure(adapters.InvalidRequest, 422),
+		"the provider: a parameter":   describe(&adapters.Failure{Reason: adapters.InvalidRequest, Status: 400, Code: "unsupported_parameter"}, false),
+		"the provider: too long":      failure(adapters.ContextLength, 400),
+		"the provider: content":       failure(adapters.ContentPolicy, 400),
+		"the provider: rate":          failure(adapters.RateLimited, 429),
+		"the provider: a long rest":   describe(&adapters.Failure{Reason: adapters.RateLimited, Status: 429, RetryAfter: time.Hour}, false),
+		"the provider: overloaded":    failure(adapters.Overloaded, 529),
+		"the provider: our key":       failure(adapters.Credential, 401),
+		"the provider: no such model": failure(adapters.ModelMissing, 404),
+		"the provider: too slow":      failure(adapters.Timeout, 0),
+		"the provider: broken":        failure(adapters.StreamBroken, 200),
+	}
+}
+
+// TestAnswers: each failure, in each form, as a whole answer and inside a stream.
+func TestAnswers(t *testing.T) {
+	all := failures()
+	for _, row := range strings.Split(strings.TrimSpace(answers), "\n")[1:] {
+		if row == "" {
+			continue
+		}
+		cells := strings.Split(row, "|")
+		name, told := strings.TrimSpace(cells[0]), strings.Fields(strings.Join(cells[1:], " "))
+		a, known := all[name]
+		if !known || len(told) != 7 {
+			t.Fatalf("%q is no row: %q", name, told)
+		}
+		delete(all, name)
+		for form, want := range map[*form]string{openAIForm: told[1] + " " + told[2], responsesForm: told[1] + " " + told[2], anthropicForm: told[3] + " " + told[2]} {
+			recorder := httptest.NewRecorder()
+			a.write(recorder, form, "the-id")
+			if got := fmt.Sprint(recorder.Code); got != told[0] {
+				t.Errorf("%s: the status is %s, want %s", name, got, told[0])
+			}
+			if got := wholeError(t, form, recorder.Body.Bytes()); got != want {
+				t.Errorf("%s: got %s, want %s", name, got, want)
+			}
+			if after := cmp.Or(recorder.Header().Get("Retry-After"), "-"); after != told[5] {
+				t.Errorf("%s: Retry-After is %s, want %s", name, after, told[5])
+			}
+			if got := recorder.Header().Get("X-Should-Retry"); (got == "false") != (told[6] == "never") || got != "" && got != "false" {
+				t.Errorf("%s: X-Should-Retry is %q, want it %s", name, got, told[6])
+			}
+			if text := recorder.Body.String(); strings.Contains(text, "own words") || strings.Contains(text, "a secret") {
+				t.Errorf("%s: the answer tells what it must not: %s", name, text)
+			}
+		}
+		for form, want := range map[*form]string{openAIForm: told[1] + " " + told[2], responsesForm: told[4], anthropicForm: told[3] + " " + told[2]} {
+			if got := streamedError(t, form, string(form.event(a, "the-id"))); got != want {
+				t.Errorf("%s: in a stream, got %s, want %s", name, got, want)
+			}
+		}
+	}
+	if len(all) > 0 {
+		t.Errorf("the table lacks %v", slices.Collect(maps.Keys(all)))
+	}
+}
+
+// wholeError reads an error as the clients of a form do: its type and its code.
+func wholeError(t *testing.T, form *form, body []byte) string {
+	t.Helper()
+	var document struct {
+		Type      string
+		RequestID string `json:"request_id"`
+		Error     struct {
+			Message, Type, Code string
+			RequestID           string `json:"request_id"`
+		}
+	}
+	if err := json.Unmarshal(body, &document); err != nil || document.Error.Message == "" {
+		t.Errorf("%s: %v", body, err)
+	}
+	if form == anthropicForm && (document.Type != "error" || document.RequestID != "the-id") || form != anthropicForm && document.Error.RequestID != "the-id" {
+		t.Errorf("the wrong shape: %s", body)
+	}
+	return document.Error.Type + " " + document.Error.Code
+}
+
+// streamedError reads the event that ends a stream: its type and its code, or the code alone of a response that has failed.
+func streamedError(t *testing.T, in *form, event string) string {
+	t.Helper()
+	name, data, named := strings.Cut(strings.TrimPrefix(event, "event: "), "\ndata: ")
+	if !named {
+		data = strings.TrimPrefix(event, "data: ")
+	}
+	data, ended := strings.CutSuffix(data, "\n\n")
+	if want := map[*form]string{responsesForm: "response.failed", anthropicForm: "error"}[in]; named != (want != "") || named && name != want || !ended {
+		t.Errorf("the wrong event: %q", event)
+	}
+	if in != responsesForm {
+		return wholeError(t, in, []byte(data))
+	}
+	var failed struct {
+		Type     string
+		Response struct {
+			ID, Status string
+			Output     []any
+			Error      struct{ Code, Message string }
+		}
+	}
+	if err := json.Unmarshal([]byte(data), &failed); err != nil || failed.Type != name || failed.Response.Status != "failed" ||
+		failed.Response.ID == "" || failed.Response.Output == nil || failed.Response.Error.Message == "" {
+		t.Errorf("%s: %v", data, err)
+	}
+	return failed.Response.Error.Code
+}
+
+// TestARateTellsCodexWhenToComeBack: a stream has no header left, and Codex reads the words.
+func TestARateTellsCodexWhenToComeBack(t *testing.T) {
+	for name, want := range map[string]bool{"too fast": true, "no call at all": false, "no capacity": false} {
+		event := string(responsesForm.event(failures()[name], "id"))
+		if strings.Contains(event, "Please try again in 2s.") != want {
+			t.Errorf("%s: %s", name, event)
+		}
+	}
+}
+
+// TestAPromptThatIsTooLongSaysByHowMuch: in the words that Claude Code knows, whoever has found it too long.
+func TestAPromptThatIsTooLongSaysByHowMuch(t *testing.T) {
+	most := int64(200_000)
+	for _, test := range []struct {
+		failure string
+		tokens  int64
+		most    *int64
+		want    string
 	}{
-		"a rule refuses":              {err: refusal(engine.ClassPolicy, nil), status: 403, code: "R", noRetry: true},
-		"the model is hidden":         {err: refusal(engine.ClassAccess, nil), status: 404, code: "model_not_found", noRetry: true},
-		"the caller's limit":          {err: refusal(engine.ClassCallerLimit, &wait), status: 429, code: "insufficient_quota", retryAfter: "2", noRetry: true},
-		"a limit that never fits":     {err: refusal(engine.ClassCallerLimit, nil), status: 429, code: "insufficient_quota", noRetry: true},
-		"too fast":                    {err: refusal(engine.ClassRate, &wait), status: 429, code: "rate_limit_exceeded", retryAfter: "2"},
-		"too fast for long":           {err: refusal(engine.ClassRate, &tooLong), status: 429, code: "rate_limit_exceeded", retryAfter: "61", noRetry: true},
-		"no call at all":              {err: refusal(engine.ClassRate, nil), status: 429, code: "rate_limit_exceeded", noRetry: true},
-		"too many at once":            {err: crowded, status: 429, code: "rate_limit_exceeded", retryAfter: "5"},
-		"no capacity":                 {err: refusal(engine.ClassCapacity, &wait), status: 503, code: "capacity_unavailable", retryAfter: "2"},
-		"no capacity, no time":        {err: refusal(engine.ClassCapacity, nil), status: 503, code: "capacity_unavailable", retryAfter: "5"},
-		"no capacity for a minute":    {err: refusal(engine.ClassCapacity, &longest), status: 503, code: "capacity_unavailable", retryAfter: "60"},
-		"no capacity for longer":      {err: refusal(engine.ClassCapacity, &tooLong), status: 503, code: "capacity_unavailable", retryAfter: "61", noRetry: true},
-		"the model is switched off":   {err: refusal(engine.ClassCapacity, nil), modelOff: true, status: 404, code: "model_not_found", noRetry: true},
-		"the ledger is away":          {err: refusal(engine.ClassUnavailable, nil), status: 503, code: "R", retryAfter: "1"},
-		"an amount out of range":      {err: refusal(engine.ClassInvalid, nil), status: 400, code: "R"},
-		"the key is taken":            {err: refusal(engine.ClassDuplicate, nil), status: 409, code: "duplicate_request", noRetry: true},
-		"the provider: invalid":       {err: failure(adapters.InvalidRequest, 422), status: 422, code: "invalid_request"},
-		"the provider: too long":      {err: failure(adapters.ContextLength, 400), status: 400, code: "context_length_exceeded"},
-		"the provider: content":       {err: failure(adapters.ContentPolicy, 400), status: 400, code: "content_policy_violation"},
-		"the provider: rate":          {err: failure(adapters.RateLimited, 429), status: 503, code: "capacity_unavailable", retryAfter: "30"},
-		"the provider: a long rest":   {err: resting, status: 503, code: "capacity_unavailable", retryAfter: "3600", noRetry: true},
-		"the provider: overloaded":    {err: failure(adapters.Overloaded, 529), status: 503, code: "capacity_unavailable", retryAfter: "5"},
-		"the provider: our key":       {err: failure(adapters.Credential, 401), status: 502, code: "upstream_error"},
-		"the provider: no such model": {err: failure(adapters.ModelMissing, 404), status: 502, code: "upstream_error"},
-		"the provider: too slow":      {err: failure(adapters.Timeout, 0), status: 504, code: "upstream_timeout"},
-		"the provider: broken":        {err: failure(adapters.StreamBroken, 200), status: 502, code: "upstream_error"},
-		"stopping":                    {err: errStopped, status: 503, code: "draining", retryAfter: "1"},
-		"anything else":               {err: errors.New("a secret"), status: 500, code: "internal_error"},
+		{"too long, says policy", 200_001, &most, "prompt is too long: 200001 tokens > 200000 maximum"},
+		{"the provider: too long", 250_000, &most, "prompt is too long: 250000 tokens > 200000 maximum"},
+		{"the provider: too long", 150_000, &most, "prompt is too long: 200001 tokens > 200000 maximum"}, // it has counted more than the estimate
+		{"the provider: too long", 150_000, nil, "The prompt is too long for the model's context."},
+		{"a rule refuses", 250_000, &most, "m"},
 	} {
-		recorder := httptest.NewRecorder()
-		describe(test.err, test.modelOff).write(recorder, "id")
-		var body struct {
-			Error struct{ Message, Type, Code string }
-		}
-		if err := json.Unmarshal(recorder.Body.Bytes(), &body); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if recorder.Code != test.status || body.Error.Code != test.code || body.Error.Message == "" || body.Error.Type == "" {
-			t.Errorf("%s: got %d %+v, want %d %s", name, recorder.Code, body.Error, test.status, test.code)
-		}
-		if got := recorder.Header().Get("Retry-After"); got != test.retryAfter {
-			t.Errorf("%s: Retry-After %q, want %q", name, got, test.retryAfter)
-		}
-		if got := recorder.Header().Get("X-Should-Retry") == "false"; got != test.noRetry {
-			t.Errorf("%s: X-Should-Retry: false is %v, want %v", name, got, test.noRetry)
-		}
-		if text := recorder.Body.String(); strings.Contains(text, "own words") || strings.Contains(text, "a secret") {
-			t.Errorf("%s: the answer tells what it must not: %s", name, text)
+		if got := failures()[test.failure].withSizes(test.tokens, test.most).message; got != test.want {
+			t.Errorf("%s: got %q, want %q", test.failure, got, test.want)
 		}
 	}
 }

@@ -25,11 +25,15 @@ import (
 	"regent/server/catalog"
 )
 
-// Base is the path below which OpenAI-compatible clients find their endpoints.
-const Base = "/api/inference/v1"
+// Root is the path below which Anthropic's clients find v1; Base is the one below which OpenAI's find their endpoints.
+const (
+	Root = "/api/inference"
+	Base = Root + "/v1"
+)
 
-// requestIDHeader is on every answer. It is the id of the call, where there was one.
-const requestIDHeader = "X-Regent-Request-Id"
+// requestIDHeaders are on every answer: the id of the call, where there was one, under Regent's own name and those that the vendors'
+// SDKs read.
+var requestIDHeaders = []string{"X-Regent-Request-Id", "X-Request-Id", "Request-Id"}
 
 // Config is what the data plane is made of. All fields but WriteStall are required.
 type Config struct {
@@ -74,13 +78,22 @@ func New(config Config) *Inference {
 
 // Register adds the endpoints to a router.
 func (i *Inference) Register(router *httprouter.Router) {
-	router.Handler(http.MethodPost, Base+"/chat/completions", i.guard(i.chat))
-	for path, handler := range map[string]func(*exchange){
-		Base + "/models": i.models, Base + "/usage": i.usage, Base + "/requests": i.requests, Base + "/requests/:id": i.request,
+	for path, p := range map[string]*protocol{
+		"/chat/completions": chatProtocol, "/responses": responsesProtocol, "/responses/compact": compactProtocol,
+		"/embeddings": embeddingsProtocol, "/messages": messagesProtocol,
 	} {
-		router.Handler(http.MethodGet, path, i.guard(handler))
-		router.Handler(http.MethodHead, path, i.guard(handler))
+		router.Handler(http.MethodPost, Base+path, i.guard(p.form, i.call(p)))
 	}
+	router.Handler(http.MethodPost, Base+"/messages/count_tokens", i.guard(anthropicForm, i.countTokens))
+	for path, handler := range map[string]func(*exchange){
+		"/models": i.models, "/models/*id": i.model, "/usage": i.usage, "/requests": i.requests, "/requests/:id": i.request,
+	} {
+		router.Handler(http.MethodGet, Base+path, i.guard(openAIForm, handler))
+		router.Handler(http.MethodHead, Base+path, i.guard(openAIForm, handler))
+	}
+	router.HandlerFunc(http.MethodHead, Root, func(w http.ResponseWriter, _ *http.Request) { // Claude Code looks whether anybody is there
+		w.WriteHeader(http.StatusNoContent)
+	})
 }
 
 // Drain refuses new calls from now on.
@@ -114,6 +127,7 @@ type exchange struct {
 	id        uuid.UUID
 	catalogue *catalog.Catalogue
 	token     *catalog.Token
+	form      *form         // in which failures are told
 	stall     time.Duration // for one write
 	// abort tells the client of a panic; a handler that has begun to answer replaces it.
 	abort func(answer)
@@ -125,7 +139,7 @@ type exchange struct {
 func (x *exchange) fail(a answer) {
 	x.count(a.code)
 	if x.mayWrite() == nil {
-		a.write(x.w, x.id.String())
+		a.write(x.w, x.form, x.id.String())
 	}
 }
 
@@ -154,12 +168,17 @@ func (x *exchange) reply(document any) {
 }
 
 // guard wraps a handler: it names the request, sees that inference is on, and says whose token it is. A panic becomes an error
-// without its text.
-func (i *Inference) guard(handler func(*exchange)) http.Handler {
+// without its text. Failures are told in a form; a path that several kinds of clients share tells them by the headers of Anthropic's.
+func (i *Inference) guard(form *form, handler func(*exchange)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{w: w, r: r, id: uuid.Must(uuid.NewV7()), catalogue: i.Catalogue(), stall: i.WriteStall, count: i.CountError}
+		x := &exchange{
+			w: w, r: r, id: uuid.Must(uuid.NewV7()), catalogue: i.Catalogue(), form: form, stall: i.WriteStall, count: i.CountError,
+		}
+		if r.Header.Get(anthropicVersion) != "" && r.Method != http.MethodPost {
+			x.form = anthropicForm
+		}
 		x.abort = x.fail
-		w.Header().Set(requestIDHeader, x.id.String())
+		nameRequest(w, x.id.String())
 		defer func() {
 			if failure := recover(); failure != nil {
 				if failure == http.ErrAbortHandler {
@@ -207,18 +226,29 @@ func authenticate(catalogue *catalog.Catalogue, r *http.Request) (*catalog.Token
 }
 
 // NotFound and MethodNotAllowed answer for paths and methods that do not exist, cheaply and without authentication.
-func NotFound(w http.ResponseWriter, _ *http.Request) { writePlain(w, pathNotFound) }
+func NotFound(w http.ResponseWriter, r *http.Request) { writePlain(w, r, pathNotFound) }
 
 // Internal answers for a handler that has failed.
-func Internal(w http.ResponseWriter, _ *http.Request) { writePlain(w, internal) }
+func Internal(w http.ResponseWriter, r *http.Request) { writePlain(w, r, internal) }
 
 // MethodNotAllowed answers with the Allow header that the router has set.
-func MethodNotAllowed(w http.ResponseWriter, _ *http.Request) { writePlain(w, methodNotAllowed) }
+func MethodNotAllowed(w http.ResponseWriter, r *http.Request) { writePlain(w, r, methodNotAllowed) }
 
-func writePlain(w http.ResponseWriter, a answer) {
+// writePlain tells a failure where no handler knows the form: to Anthropic's clients, and below its endpoints, in Anthropic's.
+func writePlain(w http.ResponseWriter, r *http.Request, a answer) {
 	id := uuid.Must(uuid.NewV7()).String()
-	w.Header().Set(requestIDHeader, id)
-	a.write(w, id)
+	nameRequest(w, id)
+	form := openAIForm
+	if r.Header.Get(anthropicVersion) != "" || strings.HasPrefix(r.URL.Path, Base+"/messages") {
+		form = anthropicForm
+	}
+	a.write(w, form, id)
+}
+
+func nameRequest(w http.ResponseWriter, id string) {
+	for _, name := range requestIDHeaders {
+		w.Header().Set(name, id)
+	}
 }
 
 // clientID is what a client may send as an id of its own: printable, and short enough for a log.

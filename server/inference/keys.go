@@ -18,7 +18,11 @@ const (
 
 // readKeys are the keys whose values decide what a call may cost and who serves it. A provider that reads keys whatever their
 // case would see another value than the gateway did.
-var readKeys = []string{"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "messages", "tools", "functions", "service_tier"}
+var readKeys = []string{
+	"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "service_tier",
+	"messages", "system", "input", "instructions", "text", "tools", "functions", "response_format",
+	"previous_response_id", "conversation", "prompt", "background",
+}
 
 // checkKeys sees that no object of a valid document repeats a key. At the top, keys that differ in case alone are the same. It goes
 // through the document once, however deeply that is nested.

@@ -10,65 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"regent/engine"
-	"regent/engine/policy"
 	"regent/ledger"
-	"regent/server/catalog"
 )
-
-// modelList is the answer of GET /models.
-type modelList struct {
-	Object string      `json:"object"`
-	Data   []modelView `json:"data"`
-}
-
-type modelView struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
-	// ContextTokens and OutputTokensMax are null if unknown.
-	ContextTokens   *int64 `json:"context_tokens"`
-	OutputTokensMax *int64 `json:"output_tokens_max"`
-}
-
-// models lists what the caller may use: the access rule decides, as it does for a call.
-func (i *Inference) models(x *exchange) {
-	activation := i.Policy.Current()
-	if activation == nil {
-		x.fail(storeDown)
-		return
-	}
-	list := modelList{Object: "list", Data: []modelView{}}
-	for _, id := range x.catalogue.ModelIDs {
-		model := x.catalogue.Models[id]
-		candidates := model.Candidates(i.Cooling, false, "")
-		if !slices.ContainsFunc(candidates, func(c engine.Candidate) bool { return c.Enabled && c.Connection == catalog.Authorised }) {
-			continue // switched off, or nobody has given it a credential yet
-		}
-		call := policy.Call{Model: id, Kind: engine.Generation, Residency: x.token.User.Residency, Modalities: []string{}}
-		decision, err := activation.Judge(i.Now(), call, x.identity()).Decide(x.r.Context(), candidates[0].Candidate, nil)
-		if err != nil {
-			x.fail(internal)
-			return
-		}
-		if !deniedBy(decision, "access") {
-			list.Data = append(list.Data, modelView{
-				ID: id, Object: "model", OwnedBy: "regent", ContextTokens: model.ContextTokens, OutputTokensMax: model.OutputTokensMax,
-			})
-		}
-	}
-	x.reply(list)
-}
-
-func deniedBy(decision policy.Decision, rule string) bool {
-	for _, denial := range decision.Denials {
-		if denial.Rule == rule || denial.Rule == "main" {
-			return true
-		}
-	}
-	return false
-}
 
 // callView is a call as its owner sees it.
 type callView struct {

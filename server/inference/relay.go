@@ -63,7 +63,7 @@ func (r *relay) fail(a answer) {
 	switch {
 	case r.stream != nil && !r.stream.abandon():
 		r.x.count(a.code)
-		_ = r.stream.write(a.event(r.x.id.String())) // a client that has gone needs no answer
+		_ = r.stream.write(r.x.form.event(a, r.x.id.String())) // a client that has gone needs no answer
 	case r.written:
 		panic(http.ErrAbortHandler)
 	default:
@@ -165,13 +165,24 @@ func (a *attempt) run(ctx context.Context) {
 
 func (a *attempt) upstreamRequest() adapters.Request {
 	request := adapters.Request{
-		Protocol: adapters.OpenAIChat, Body: a.body, Model: a.grant.Candidate.Model, PublicModel: a.envelope.model,
-		Stream: a.envelope.stream, UsageWanted: a.envelope.usageWanted,
+		Protocol: a.envelope.protocol.name, Body: a.body, Model: a.grant.Candidate.Model, PublicModel: a.envelope.model,
+		Stream: a.envelope.stream, UsageWanted: a.envelope.usageWanted, Header: spokenHeader(a.x.r.Header), Query: a.x.r.URL.RawQuery,
 	}
 	if !a.grant.HonourRouting {
 		request.Strip = a.envelope.routing
 	}
 	return request
+}
+
+// spokenHeader is what of a client's header says in which version of its protocol it speaks. Nothing else of it is an adapter's business.
+func spokenHeader(header http.Header) http.Header {
+	spoken := http.Header{}
+	for _, name := range []string{anthropicVersion, anthropicBeta} {
+		if values := header.Values(name); len(values) > 0 {
+			spoken[name] = values
+		}
+	}
+	return spoken
 }
 
 // take counts an event and relays it. What comes before the first output is held back: until then another source can be tried.

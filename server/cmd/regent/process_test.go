@@ -68,9 +68,13 @@ decisions:
   sinks: [{name: file, file: decisions.jsonl}]
 `
 
+// siteOutputMax is the output that a call of a site can have. Its provider may think without telling: where nobody knows what was used, that
+// is charged.
+const siteOutputMax = 1024
+
 // siteModel is one model of the catalogue, with one source for each of its scripts.
 func siteModel(name string, sources ...string) string {
-	text := fmt.Sprintf("  - id: %s\n    context_tokens: 128000\n    output_tokens_max: 1024\n    access: {everyone: true}\n    sources:\n", name)
+	text := fmt.Sprintf("  - id: %s\n    context_tokens: 128000\n    output_tokens_max: %d\n    access: {everyone: true}\n    sources:\n", name, siteOutputMax)
 	for _, source := range sources {
 		text += fmt.Sprintf("      - {id: %s-%s, connection: up, model: %s, residency: eu, circuit: {enabled: false}, price: {input: \"0.25\", output: \"2\"}}\n", name, source, source)
 	}

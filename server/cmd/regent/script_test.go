@@ -410,7 +410,7 @@ func finish(ts *testscript.TestScript, _ bool, _ []string) {
 }
 
 // hangup post-options... PATH FILE: posts a stream and closes the connection when the first output has come, or, with
-// -at-once before the path, when the provider has got the call.
+// -at-once before the path, when the provider has got the call, and then waits until that has been ended, too.
 func hangup(ts *testscript.TestScript, _ bool, args []string) {
 	atOnce := slices.Contains(args, "-at-once")
 	args = slices.DeleteFunc(args, func(arg string) bool { return arg == "-at-once" })
@@ -429,6 +429,7 @@ func hangup(ts *testscript.TestScript, _ bool, args []string) {
 		if err == nil {
 			ts.Fatalf("the call was answered before the client hung up")
 		}
+		waitFor(ts, "the provider's call to end", func() bool { return of(ts).server.Fake().Seen("steady").Open == 0 })
 		return
 	}
 	response, err := http.DefaultClient.Do(r)

@@ -199,7 +199,7 @@ func TestADrainThatIsOverEndsWhatRuns(t *testing.T) {
 	held.wantAnswer(t, http.StatusServiceUnavailable, `"code":"draining"`, "choices")
 	p.wantExit()
 	input := inputTokens(t, s, "started")
-	s.wantEnd("started", ledger.Failed, ledger.HoldSettled, input+1) // one token was relayed
+	s.wantEnd("started", ledger.Failed, ledger.HoldSettled, input+siteOutputMax)
 	s.wantEnd("held", ledger.Failed, ledger.HoldReleased, 0)
 }
 
@@ -236,7 +236,7 @@ func TestASecondSignalEndsTheDrain(t *testing.T) {
 	p.signal(syscall.SIGINT)
 	call.wantAnswer(t, http.StatusOK, `data: {"error":{"code":"draining"`, "[DONE]")
 	p.wantExit()
-	s.wantEnd("started", ledger.Failed, ledger.HoldSettled, inputTokens(t, s, "started")+1)
+	s.wantEnd("started", ledger.Failed, ledger.HoldSettled, inputTokens(t, s, "started")+siteOutputMax)
 }
 
 // TestAClientThatTakesNothingIsSettledAtAStop: it keeps its call from ending until its connection is closed, and the process

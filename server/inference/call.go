@@ -1,25 +1,48 @@
 package inference
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 
-	"regent/adapters"
 	"regent/engine"
 	"regent/engine/policy"
 	"regent/ledger"
+	"regent/server/catalog"
 )
 
-// Headers of clients.
+// Headers of clients, in their canonical form.
 const (
 	clientRequestIDHeader = "X-Client-Request-Id"
 	idempotencyHeader     = "Idempotency-Key"
 	taskHeader            = "X-Regent-Task-Id"
+	anthropicVersion      = "Anthropic-Version"
+	anthropicBeta         = "Anthropic-Beta"
 )
 
-// chat serves POST /chat/completions.
-func (i *Inference) chat(x *exchange) {
-	body, err := i.chatBody(x)
+// sessionHeaders are those by which agents name the conversation that a request belongs to, the surest first.
+var sessionHeaders = []string{"X-Session-Affinity", "X-Session-Id", "Session-Id", "X-Claude-Code-Session-Id"}
+
+// session names the conversation of a user that a request belongs to; empty if nothing tells it. What a provider keeps for an account, its
+// cache of prompts, signatures of thoughts and sealed reasoning, is of use only at the same source.
+func session(r *http.Request, user string, e *envelope) string {
+	name := ""
+	for _, header := range sessionHeaders {
+		name = cmp.Or(name, r.Header.Get(header))
+	}
+	if name = cmp.Or(name, e.session); name == "" {
+		return ""
+	}
+	return user + "\n" + name
+}
+
+// call serves a call by a protocol.
+func (i *Inference) call(p *protocol) func(*exchange) {
+	return func(x *exchange) { i.serve(x, p) }
+}
+
+func (i *Inference) serve(x *exchange, p *protocol) {
+	body, err := i.bodies.read(x.token.User.ID, x.r)
 	if err != nil {
 		x.fail(describe(err, false))
 		return
@@ -30,7 +53,7 @@ func (i *Inference) chat(x *exchange) {
 		return
 	}
 	defer i.running.Done()
-	e, err := readEnvelope(body.bytes)
+	e, err := readEnvelope(p, body.bytes)
 	if err != nil {
 		x.fail(describe(err, false))
 		return
@@ -44,24 +67,20 @@ func (i *Inference) chat(x *exchange) {
 	defer relay.close()
 	x.abort = relay.fail
 	err = i.Router.Serve(x.r.Context(), *request, relay.attempt)
-	if err != nil {
-		model := x.catalogue.Models[e.model]
-		relay.fail(describe(err, model != nil && !model.Enabled))
+	if err == nil {
+		return
 	}
-}
-
-func (i *Inference) chatBody(x *exchange) (*requestBody, error) {
-	if encoding := x.r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return nil, answerError(answer{status: http.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_encoding",
-			message: "Send the body without a Content-Encoding."})
+	model := x.catalogue.Models[e.model]
+	if model == nil {
+		model = &catalog.Model{Enabled: true}
 	}
-	return i.bodies.read(x.token.User.ID, x.r)
+	relay.fail(describe(err, !model.Enabled).withSizes(*request.Facts.InputTokens, model.ContextTokens))
 }
 
 // route is what is asked, as the router takes it: the call, its facts, whose accounts it stands on, and every source of the
 // model. A model that does not exist has none.
 func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
-	call := &ledger.Call{ID: x.id, Owner: x.token.User.ID, Model: e.model, Protocol: string(adapters.OpenAIChat), Stream: e.stream}
+	call := &ledger.Call{ID: x.id, Owner: x.token.User.ID, Model: e.model, Protocol: string(e.protocol.name), Stream: e.stream}
 	task := ""
 	var err error
 	for _, header := range []struct {
@@ -76,15 +95,15 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 	request := &engine.Request{
 		ID: x.id, Call: call, Identity: x.identity(), Verified: true, Token: x.token.ID(), TaskID: task,
 		Facts: policy.Call{
-			Model: e.model, Protocol: call.Protocol, Kind: engine.Generation, Stream: e.stream, Residency: user.Residency,
+			Model: e.model, Protocol: call.Protocol, Kind: e.protocol.kind, Stream: e.stream, Residency: user.Residency,
 			Modalities: e.names(), OutputTokensMax: e.outputTokensMax,
 		},
-		Scopes: slices.Concat(x.catalogue.Scopes(user, x.identity(), task), x.token.Scopes()), Rates: x.token.Rates,
+		Scopes: slices.Concat(x.catalogue.Scopes(user, x.identity(), task), x.token.Scopes()), Rates: x.token.Rates, Session: session(x.r, user.ID, e),
 	}
 	var tokens int64
 	if model := x.catalogue.Models[e.model]; model != nil {
 		tokens = e.inputTokens(x.r.Context(), model)
-		request.Candidates = model.Candidates(i.Cooling, len(e.routing) > 0, e.serviceTier)
+		request.Candidates = model.Candidates(i.Cooling, len(e.routing) > 0, cmp.Or(e.speed, e.serviceTier))
 		multiplyBound(request, e.choices)
 	}
 	request.Facts.InputTokens = &tokens

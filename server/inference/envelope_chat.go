@@ -1,0 +1,111 @@
+package inference
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tidwall/gjson"
+
+	"regent/adapters"
+	"regent/engine"
+)
+
+// chatProtocol is OpenAI's chat completions.
+var chatProtocol = &protocol{
+	name: adapters.OpenAIChat, kind: engine.Generation, form: openAIForm, streams: true, needs: []string{"messages"}, read: readChat,
+}
+
+// choicesMax bounds the answers that one call can ask for: OpenAI's own bound.
+const choicesMax = 128
+
+func readChat(e *envelope, name string, value gjson.Result) error {
+	switch name {
+	case "stream_options":
+		return e.readStreamOptions(value)
+	case "max_tokens", "max_completion_tokens":
+		return e.readBound(name, value)
+	case "n":
+		return e.readChoices(value)
+	case "messages":
+		return e.readMessages(value)
+	case "tools":
+		return e.readTools(value)
+	case "functions", "response_format", "prediction", "documents":
+		e.addValue(value)
+	case "temperature", "top_p", "frequency_penalty", "presence_penalty":
+		return checkNumber(name, value)
+	}
+	return nil
+}
+
+// checkNumber refuses what no server takes for a number.
+func checkNumber(name string, value gjson.Result) error {
+	if value.Type != gjson.Null && value.Type != gjson.Number {
+		return fmt.Errorf("%s must be a number", name)
+	}
+	return nil
+}
+
+func (e *envelope) readStreamOptions(value gjson.Result) error {
+	if value.Type == gjson.Null {
+		return nil
+	}
+	usage := value.Get("include_usage")
+	if !value.IsObject() || !isBoolOrNull(usage) { // what is absent reads as null
+		return errors.New("stream_options must be an object, and include_usage true or false")
+	}
+	e.usageWanted = usage.Bool()
+	return nil
+}
+
+func (e *envelope) readChoices(value gjson.Result) error {
+	if value.Type == gjson.Null {
+		return nil
+	}
+	n, ok := wholeNumber(value)
+	if !ok || n < 1 || n > choicesMax {
+		return fmt.Errorf("n must be a whole number within 1 and %d", choicesMax)
+	}
+	e.choices = n
+	return nil
+}
+
+// perMessage is how many tokens OpenAI's chat format adds to each message.
+const perMessage = 4
+
+// readMessages gathers the texts and counts the parts that are not text.
+func (e *envelope) readMessages(messages gjson.Result) (err error) {
+	if !messages.IsArray() || messages.Get("#").Int() == 0 {
+		return errors.New("messages must be a list with at least one message")
+	}
+	messages.ForEach(func(_, message gjson.Result) bool {
+		if !message.IsObject() {
+			err = errors.New("each message must be an object")
+			return false
+		}
+		e.readMessage(message)
+		return true
+	})
+	return err
+}
+
+func (e *envelope) readMessage(message gjson.Result) {
+	e.formatTokens += perMessage
+	message.ForEach(func(key, value gjson.Result) bool {
+		if key.String() == "content" && value.Type == gjson.JSON {
+			eachPart(value, e.readPart)
+		} else {
+			e.addValue(value)
+		}
+		return true
+	})
+}
+
+// partModality says which modality a content part of a type is; a type that is not known counts as a file, which a source has
+// to accept explicitly.
+var partModality = map[string]string{"text": "", "refusal": "", "image_url": "image", "input_audio": "audio", "file": "file"}
+
+func (e *envelope) readPart(part gjson.Result) {
+	modality, known := partModality[part.Get("type").String()]
+	e.addPart(part, modality, known, "text", "refusal")
+}

@@ -1,0 +1,128 @@
+package inference
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"regent/adapters"
+	"regent/engine"
+	"regent/ledger"
+)
+
+// messagesProtocol is Anthropic's Messages.
+var messagesProtocol = &protocol{
+	name: adapters.AnthropicMessages, kind: engine.Generation, form: anthropicForm, streams: true, needs: []string{"messages", "max_tokens"},
+	read: readAnthropic,
+}
+
+// countProtocol asks how many tokens a request of the same language would take.
+var countProtocol = &protocol{
+	name: adapters.AnthropicMessages, kind: engine.Generation, form: anthropicForm, needs: []string{"messages"}, read: readAnthropic,
+}
+
+func readAnthropic(e *envelope, name string, value gjson.Result) error {
+	switch name {
+	case "messages":
+		return e.readTurns(value)
+	case "system":
+		e.readBlocks(value)
+	case "tools":
+		return e.readTools(value)
+	case "output_config", "output_format":
+		e.addValue(value)
+	case "mcp_servers":
+		if isSet(value.Get("0")) || value.IsObject() {
+			return errors.New("mcp_servers must be empty: " + ungoverned["mcp"])
+		}
+	case "container":
+		if isSet(value) {
+			return answerError(keptNotFound)
+		}
+	case "speed":
+		return e.readSpeed(value)
+	case "max_tokens":
+		return e.readMaxTokens(value)
+	case "metadata":
+		e.noteSession(value.Get("user_id"))
+	case "temperature", "top_p":
+		return checkNumber(name, value)
+	}
+	return nil
+}
+
+// readMaxTokens reads the bound of the output, which no request may leave open.
+func (e *envelope) readMaxTokens(value gjson.Result) error {
+	if value.Type == gjson.Null {
+		return errors.New("max_tokens must be a whole number above 0")
+	}
+	return e.readBound("max_tokens", value)
+}
+
+// readSpeed reads how fast the answer is to come. Another speed than the ordinary one has a price of its own, as a service tier has, and is
+// reported as one.
+func (e *envelope) readSpeed(value gjson.Result) error {
+	switch {
+	case value.Type == gjson.Null || value.Type == gjson.String && value.Str == ordinarySpeed:
+		return nil
+	case value.Type != gjson.String || !ledger.ValidName(value.Str):
+		return errors.New("speed must be the name of a speed")
+	}
+	e.speed = strings.Clone(value.Str)
+	return nil
+}
+
+// ordinarySpeed is the one that has no price of its own.
+const ordinarySpeed = "standard"
+
+// readTurns gathers the texts of the conversation and counts the blocks that are not text.
+func (e *envelope) readTurns(messages gjson.Result) (err error) {
+	if !messages.IsArray() || messages.Get("#").Int() == 0 {
+		return errors.New("messages must be a list with at least one message")
+	}
+	messages.ForEach(func(_, message gjson.Result) bool {
+		if !message.IsObject() {
+			err = errors.New("each message must be an object")
+			return false
+		}
+		e.formatTokens += perMessage
+		e.readBlocks(message.Get("content"))
+		return true
+	})
+	return err
+}
+
+// readBlocks reads a content: a text, or blocks, of which some have a content of their own.
+func (e *envelope) readBlocks(content gjson.Result) {
+	if content.Type == gjson.String {
+		e.addText(content.String())
+		return
+	}
+	eachPart(content, func(block gjson.Result) {
+		modality, known := blockModality[block.Get("type").String()]
+		switch {
+		case known && modality == nested:
+			e.readBlocks(block.Get("content"))
+		case known && modality == written:
+			e.addText(block.Raw)
+		default:
+			e.addPart(block, modality, known, "text", "thinking")
+		}
+	})
+}
+
+// Blocks that are neither a text nor a modality.
+const (
+	nested  = "nested"  // it has a content
+	written = "written" // it is counted as it is written
+)
+
+// blockModality says what a block of a type is.
+var blockModality = map[string]string{
+	"text": "", "thinking": "", "image": "image", "document": "file",
+	"tool_result": nested, "tool_use": written, "tool_reference": written, "server_tool_use": written, "redacted_thinking": written, "search_result": written,
+	"web_search_tool_result": written, "web_fetch_tool_result": written, "code_execution_tool_result": written,
+	"bash_code_execution_tool_result": written, "text_editor_code_execution_tool_result": written, "tool_search_tool_result": written,
+	"mcp_tool_use": written, "mcp_tool_result": written, "compaction": written,
+}
