@@ -35,16 +35,23 @@ test: postgres ## Run every test: Go, Rego, end-to-end scripts, real clients.
 	@$(GO) test -timeout 8m ./... ./testdata/bench
 	@$(OPA) test -b policies
 	@cd $(HOST) && $(GO) test -count=1 -timeout 2m ./...
-	@$(MAKE) --no-print-directory clients
+	@$(MAKE) --no-print-directory sdks
+
+# Installs the npm packages that the lock file here names, unless they are.
+NPM_CI := { cmp -s package-lock.json node_modules/.installed || { npm ci --silent && cp package-lock.json node_modules/.installed; }; }
 
 # The tests' result is not cached: Go does not see that they depend on the program that they build.
-.PHONY: clients
-clients: node ## Run the official OpenAI SDKs against the program; `make test` does.
-	@cd $(CLIENTS) && { cmp -s package-lock.json node_modules/.installed \
-		|| { npm ci --silent && cp package-lock.json node_modules/.installed; }; }
+.PHONY: sdks
+sdks: node ## Run the official SDKs of OpenAI and Anthropic against the program; `make test` does.
+	@cd $(CLIENTS) && $(NPM_CI)
 	@cd $(CLIENTS) && $(GO) test -count=1 -timeout 3m ./...
 
-# Node.js with npm, for the SDK that is written for it: installed where it is missing and Debian's packages can be.
+.PHONY: clients
+clients: node ## Install Codex and Claude Code (700 MB) below testdata/clients, and have each take a turn with a command.
+	@cd $(CLIENTS)/agents && $(NPM_CI)
+	@cd $(CLIENTS) && REGENT_TEST_AGENTS=required $(GO) test -count=1 -timeout 5m -v -run '^TestAgents' .
+
+# Node.js with npm, for the clients that are written for it: installed where it is missing and Debian's packages can be.
 .PHONY: node
 node:
 	@has_node() { command -v node >/dev/null && command -v npm >/dev/null; }; \

@@ -15,7 +15,7 @@ import (
 // target is something that calls can be sent to.
 type target struct {
 	name    string
-	path    string // of chat completions
+	base    string // of all paths
 	process *process
 	data    string // a gateway's data folder
 }
@@ -29,8 +29,8 @@ const (
 )
 
 const (
-	plainPath  = "/v1/chat/completions"
-	regentPath = "/api/inference/v1/chat/completions"
+	plainBase  = "/v1"
+	regentBase = "/api/inference/v1"
 )
 
 // benchToken is the token of the benchmark's user: it is known to everybody, and good for nothing else.
@@ -100,10 +100,10 @@ func (b *bench) stop(t *target) {
 func (b *bench) open(name string) (*target, error) {
 	switch name {
 	case direct:
-		return &target{name: name, path: plainPath, process: b.mock}, nil
+		return &target{name: name, base: plainBase, process: b.mock}, nil
 	case bare:
 		p, err := b.start(name, nil, b.self, proxyProgram, b.mock.url)
-		return &target{name: name, path: plainPath, process: p}, err
+		return &target{name: name, base: plainBase, process: p}, err
 	}
 	return b.openRegent(name, catalogueText, b.regent)
 }
@@ -116,7 +116,7 @@ func (b *bench) openRegent(name, catalogue, program string, args ...string) (*ta
 		return nil, err
 	}
 	file := filepath.Join(data, "catalogue.yaml")
-	if err := os.WriteFile(file, []byte(strings.Replace(catalogue, "UPSTREAM", b.mock.url, 1)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(catalogue, "UPSTREAM", b.mock.url)), 0o600); err != nil {
 		return nil, err
 	}
 	env := []string{
@@ -127,7 +127,7 @@ func (b *bench) openRegent(name, catalogue, program string, args ...string) (*ta
 		env = append(env, "REGENT_DATABASE_URL=memory:")
 	}
 	p, err := b.start(name, env, program, args...)
-	return &target{name: name, path: regentPath, process: p, data: data}, err
+	return &target{name: name, base: regentBase, process: p, data: data}, err
 }
 
 // values are what one sample has shown, by name.

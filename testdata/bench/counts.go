@@ -76,7 +76,7 @@ func countHeld(t *target, v values) error {
 	if err != nil {
 		return err
 	}
-	h := hold(t, 200, plan{chunks: 3, gap: time.Second})
+	h := hold(t, chat, 200, plan{chunks: 3, gap: time.Second})
 	h.waitOpen()
 	liveHeld, goroutinesHeld, err := t.process.count(askLive)
 	open := h.open()

@@ -109,14 +109,14 @@ func callWhile(t *target, n int, work func(*client, *calls) error) *calls {
 
 // firstTokens reads one stream after the other for a while, and returns how long each took from the request to its first text,
 // and how many broke off.
-func firstTokens(t *target, dur time.Duration) (firsts []time.Duration, lost int) {
+func firstTokens(t *target, s *speech, dur time.Duration) (firsts []time.Duration, lost int) {
 	p := plan{chunks: 2, gap: 2 * time.Millisecond} // the pause sees that the first chunk arrives by itself
-	request := streamRequest(t, p)
+	request := streamRequest(t, s, p)
 	for begin := time.Now(); time.Since(begin) < dur; {
 		lost += len(together(t, 1, func(_ int, c *client) error {
 			for time.Since(begin) < dur {
 				sent := time.Now()
-				err := c.stream(request, p, func(i int) {
+				err := c.stream(request, s, p, func(i int) {
 					if i == 0 {
 						firsts = append(firsts, time.Since(sent))
 					}
@@ -145,15 +145,15 @@ type held struct {
 const holdApart = 2500 * time.Microsecond
 
 // hold opens streams, one after the other, for this is no test of opening them.
-func hold(t *target, n int, p plan) *held {
+func hold(t *target, s *speech, n int, p plan) *held {
 	h := &held{n: n, done: make(chan struct{})}
-	request := streamRequest(t, p)
+	request := streamRequest(t, s, p)
 	go func() {
 		defer close(h.done)
 		h.errs = together(t, n, func(i int, c *client) error {
 			time.Sleep(time.Duration(i) * holdApart)
 			begun := false
-			err := c.stream(request, p, func(i int) {
+			err := c.stream(request, s, p, func(i int) {
 				if i == 0 {
 					begun = true
 					h.begun.Add(1)

@@ -36,7 +36,7 @@ var errMissed = errors.New("a target is missed")
 func run() error {
 	rounds := flag.Int("rounds", 5, "rounds")
 	dur := flag.Duration("dur", time.Second, "length of one sample")
-	only := flag.String("only", "", "take these stages alone, with commas between: c1 c16 c64 c512 first hold counts policy library windows ledger")
+	only := flag.String("only", "", "take these stages alone, with commas between: c1 c16 c64 c512 first hold (and -responses, -messages of both) counts policy library windows ledger")
 	file := flag.String("json", "", "also write every sample into this file")
 	folder := flag.String("profile", "", "instead write profiles into this folder, of calls, chunks, sqlite and ledger")
 	flag.Parse()

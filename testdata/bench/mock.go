@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A mock upstream that speaks OpenAI's chat completions and does as little work per call as it can. The prompt says what is
+// A mock upstream that speaks each protocol and does as little work per call as it can. The prompt says what is
 // wanted, because that is the one part which every gateway forwards: "mock:chunks=16,gap=400ms".
 const (
 	chunkHead  = `data: {"id":"chatcmpl-mock","object":"chat.completion.chunk","created":1700000000,"model":"gpt-4o-mini",`
@@ -37,15 +37,6 @@ func (p plan) String() string {
 	return "mock:chunks=" + strconv.Itoa(p.chunks) + ",gap=" + p.gap.String()
 }
 
-// dataBytes is how many bytes the data lines of a whole streamed answer have, without their line ends.
-func (p plan) dataBytes() int {
-	total := p.chunks * len(textChunk)
-	for _, chunk := range []string{roleChunk, stopChunk, usageChunk, doneChunk} {
-		total += len(chunk)
-	}
-	return total - len("\n\n")*(p.chunks+4)
-}
-
 // readPlan finds the plan in a request's body.
 func readPlan(body []byte) (p plan) {
 	_, rest, _ := bytes.Cut(body, []byte("mock:"))
@@ -66,27 +57,29 @@ func readPlan(body []byte) (p plan) {
 // mock is the upstream's handler.
 func mock() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
-		if bytes.Contains(body, []byte(`"stream":true`)) {
-			streamAnswer(w, r, readPlan(body))
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Content-Length", strconv.Itoa(len(wholeAnswer)))
-		_, _ = io.WriteString(w, wholeAnswer)
-	})
+	for _, s := range speeches {
+		mux.HandleFunc("POST /v1"+s.path, func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return
+			}
+			if bytes.Contains(body, []byte(`"stream":true`)) {
+				streamAnswer(w, r, s, readPlan(body))
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Content-Length", strconv.Itoa(len(wholeAnswer)))
+			_, _ = io.WriteString(w, wholeAnswer)
+		})
+	}
 	return mux
 }
 
-func streamAnswer(w http.ResponseWriter, r *http.Request, p plan) {
+func streamAnswer(w http.ResponseWriter, r *http.Request, s *speech, p plan) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
 	flush := w.(http.Flusher).Flush
-	_, _ = io.WriteString(w, roleChunk)
+	_, _ = io.WriteString(w, s.opening)
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	<-pause.C
@@ -99,10 +92,10 @@ func streamAnswer(w http.ResponseWriter, r *http.Request, p plan) {
 				return
 			}
 		}
-		if _, err := io.WriteString(w, textChunk); err != nil {
+		if _, err := io.WriteString(w, s.text); err != nil {
 			return
 		}
 		flush()
 	}
-	_, _ = io.WriteString(w, stopChunk+usageChunk+doneChunk)
+	_, _ = io.WriteString(w, s.closing)
 }

@@ -55,7 +55,7 @@ func (b *bench) profile(folder string, wanted func(load string) bool) error {
 // pacedFor reads paced streams, as many as leave the gateway time, and profiles the heap while they are held.
 func pacedFor(t *target, file string) error {
 	const streams, gap = 500, 100 * time.Millisecond
-	h := hold(t, streams, plan{chunks: int(profileFor / gap), gap: gap})
+	h := hold(t, chat, streams, plan{chunks: int(profileFor / gap), gap: gap})
 	h.waitOpen()
 	err := t.process.tell(askHeap, file+".held.pprof")
 	<-h.done

@@ -66,12 +66,6 @@ func (b *bench) judge() (judged []judgement) {
 	}{
 		{"c16", func() judgement { return atMost(1.5, "CPU per call, 16 clients", b.ratio("c16", regent, "cpu_us")) }},
 		{oneClient, func() judgement { return atMost(2, "added p50, 1 client", b.addedRatio(oneClient)) }},
-		{firstStage, func() judgement { return atMost(1.3, "added p50 to the first token", b.addedRatio(firstStage)) }},
-		{holdStage, func() judgement { return atMost(1.3, "CPU per paced chunk", b.ratio(holdStage, regent, "cpu_us")) }},
-		{holdStage, func() judgement { return atMost(1.2, "memory per held stream", b.ratio(holdStage, regent, "kib")) }},
-		{holdStage, func() judgement {
-			return atMost(0, "slow streams lost, in any round", slices.Max(b.all(holdStage, regent, "lost")))
-		}},
 		{"c64", func() judgement {
 			return atLeast(0.4, "calls/s on SQLite to in memory, 64 clients", b.of("c64", sqlite, "per_s")/max(1, b.of("c64", regent, "per_s")))
 		}},
@@ -92,7 +86,23 @@ func (b *bench) judge() (judged []judgement) {
 			judged = append(judged, figure.judge())
 		}
 	}
-	return slices.Concat(judged, b.judgePolicy(), b.judgeLibrary(), b.judgeLedger())
+	return slices.Concat(judged, b.judgeStreams(), b.judgePolicy(), b.judgeLibrary(), b.judgeLedger())
+}
+
+// judgeStreams holds the streams of each protocol against their targets.
+func (b *bench) judgeStreams() (judged []judgement) {
+	for _, s := range speeches {
+		if first := spoken(firstStage, s); len(b.all(first, regent, "")) > 0 {
+			judged = append(judged, atMost(1.3, s.name+": added p50 to the first token", b.addedRatio(first)))
+		}
+		if held := spoken(holdStage, s); len(b.all(held, regent, "")) > 0 {
+			judged = append(judged,
+				atMost(1.3, s.name+": CPU per paced chunk", b.ratio(held, regent, "cpu_us")),
+				atMost(1.2, s.name+": memory per held stream", b.ratio(held, regent, "kib")),
+				atMost(0, s.name+": slow streams lost, in any round", slices.Max(b.all(held, regent, "lost"))))
+		}
+	}
+	return judged
 }
 
 // report is what a person reads.
@@ -150,19 +160,26 @@ func (b *bench) reportLoads(w *tabwriter.Writer) {
 }
 
 func (b *bench) reportStreams(w *tabwriter.Writer) {
-	if len(b.all(firstStage, regent, "")) > 0 {
-		_, _ = fmt.Fprintln(w, "first token\t\tp50 ms\tp99 ms\tadded p50 ms\t")
+	for _, s := range speeches {
+		first := spoken(firstStage, s)
+		if len(b.all(first, regent, "")) == 0 {
+			continue
+		}
+		_, _ = fmt.Fprintf(w, "first token, %s\t\tp50 ms\tp99 ms\tadded p50 ms\t\n", s.name)
 		for _, t := range []string{direct, bare, regent} {
-			_, _ = fmt.Fprintf(w, "\t%s\t%.2f\t%.2f\t%.2f\t\n", t,
-				b.of(firstStage, t, "p50")/1e3, b.of(firstStage, t, "p99")/1e3, b.added(firstStage, t)/1e3)
+			_, _ = fmt.Fprintf(w, "\t%s\t%.2f\t%.2f\t%.2f\t\n", t, b.of(first, t, "p50")/1e3, b.of(first, t, "p99")/1e3, b.added(first, t)/1e3)
 		}
 		_, _ = fmt.Fprintln(w)
 	}
-	if len(b.all(holdStage, regent, "")) > 0 {
-		_, _ = fmt.Fprintf(w, "%d slow streams\t\tKiB/stream\tRSS MiB\tCPU µs/chunk\tlost\t\n", heldStreams)
+	for _, s := range speeches {
+		held := spoken(holdStage, s)
+		if len(b.all(held, regent, "")) == 0 {
+			continue
+		}
+		_, _ = fmt.Fprintf(w, "%d slow streams, %s\t\tKiB/stream\tRSS MiB\tCPU µs/chunk\tlost\t\n", heldStreams, s.name)
 		for _, t := range []string{bare, regent} {
-			_, _ = fmt.Fprintf(w, "\t%s\t%.0f\t%.0f\t%.1f\t%.0f\t\n", t, b.of(holdStage, t, "kib"), b.of(holdStage, t, "rss")/(1<<20),
-				b.of(holdStage, t, "cpu_us"), slices.Max(b.all(holdStage, t, "lost")))
+			_, _ = fmt.Fprintf(w, "\t%s\t%.0f\t%.0f\t%.1f\t%.0f\t\n", t, b.of(held, t, "kib"), b.of(held, t, "rss")/(1<<20),
+				b.of(held, t, "cpu_us"), slices.Max(b.all(held, t, "lost")))
 		}
 		_, _ = fmt.Fprintln(w)
 	}

@@ -18,6 +18,14 @@ type stage struct {
 	measure func(*bench, *target) (values, error)
 }
 
+// spoken is a stage in a protocol other than chat's, whose stages have no more to their names.
+func spoken(stage string, s *speech) string {
+	if s == chat {
+		return stage
+	}
+	return stage + "-" + s.name
+}
+
 // Names of stages that are read by name.
 const (
 	oneClient  = "c1"
@@ -31,9 +39,13 @@ var stages = []stage{
 	{name: oneClient, targets: []string{direct, bare, regent, sqlite}, every: 1, measure: load(1)},
 	{name: "c16", targets: []string{bare, regent, sqlite}, every: 1, measure: load(16)},
 	{name: "c64", targets: []string{bare, regent, sqlite}, every: 1, measure: load(64)},
-	{name: firstStage, targets: []string{direct, bare, regent}, every: 1, measure: firstToken},
+	{name: firstStage, targets: []string{direct, bare, regent}, every: 1, measure: firstToken(chat)},
+	{name: spoken(firstStage, responses), targets: []string{direct, bare, regent}, every: 1, measure: firstToken(responses)},
+	{name: spoken(firstStage, messages), targets: []string{direct, bare, regent}, every: 1, measure: firstToken(messages)},
 	{name: "c512", targets: []string{bare, regent, sqlite}, every: 2, measure: load(512)},
-	{name: holdStage, targets: []string{bare, regent}, every: 2, fresh: true, measure: holdStreams},
+	{name: holdStage, targets: []string{bare, regent}, every: 2, fresh: true, measure: holdStreams(chat)},
+	{name: spoken(holdStage, responses), targets: []string{bare, regent}, every: 2, fresh: true, measure: holdStreams(responses)},
+	{name: spoken(holdStage, messages), targets: []string{bare, regent}, every: 2, fresh: true, measure: holdStreams(messages)},
 }
 
 // load measures calls that do not stream, from a number of clients.
@@ -58,15 +70,17 @@ func load(clients int) func(*bench, *target) (values, error) {
 }
 
 // firstToken measures single streams.
-func firstToken(b *bench, t *target) (values, error) {
-	firsts, lost := firstTokens(t, b.dur)
-	if len(firsts) == 0 {
-		return nil, errors.New("no stream came through")
+func firstToken(s *speech) func(*bench, *target) (values, error) {
+	return func(b *bench, t *target) (values, error) {
+		firsts, lost := firstTokens(t, s, b.dur)
+		if len(firsts) == 0 {
+			return nil, errors.New("no stream came through")
+		}
+		if lost > 0 {
+			b.remarks = append(b.remarks, fmt.Sprintf("%s, %s: %d of %d single streams did not come through whole", t.name, s.name, lost, len(firsts)))
+		}
+		return values{"p50": quantile(firsts, .5), "p99": quantile(firsts, .99)}, nil
 	}
-	if lost > 0 {
-		b.remarks = append(b.remarks, fmt.Sprintf("%s: %d of %d single streams did not come through whole", t.name, lost, len(firsts)))
-	}
-	return values{"p50": quantile(firsts, .5), "p99": quantile(firsts, .99)}, nil
 }
 
 // heldStreams are the slow streams, each of the pace of an answer that comes in words.
@@ -75,13 +89,17 @@ const heldStreams = 1000
 var slow = plan{chunks: 16, gap: 400 * time.Millisecond}
 
 // holdStreams measures what slow streams take of memory and time, and whether each comes through whole.
-func holdStreams(b *bench, t *target) (values, error) {
+func holdStreams(s *speech) func(*bench, *target) (values, error) {
+	return func(b *bench, t *target) (values, error) { return b.hold(t, s) }
+}
+
+func (b *bench) hold(t *target, s *speech) (values, error) {
 	if err := callTimes(t, 200).err; err != nil { // so that what is made once has been made
 		return nil, err
 	}
 	t.process.settle()
 	rss := t.process.rss()
-	h := hold(t, heldStreams, slow)
+	h := hold(t, s, heldStreams, slow)
 	h.waitOpen()
 	cpu, chunks := t.process.cpu(), h.chunks.Load()
 	time.Sleep(time.Duration(slow.chunks/2) * slow.gap) // the first to open goes on for longer than opening all takes, and this

@@ -1,17 +1,14 @@
-// Package clients holds official SDKs of the OpenAI protocol against the program as it is built, with a scripted provider
-// behind it. It is a module of its own, so that the program does not depend on what only its clients need.
+// Package clients holds the official SDKs of OpenAI and Anthropic, and agents, against the program as it is built, with a scripted
+// provider behind it. It is a module of its own, so that the program does not depend on what only its clients need.
 package clients
 
 import (
 	"bufio"
 	"bytes"
-	"context"
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tidwall/gjson"
 
 	"regent/adapters/fake"
 )
@@ -63,9 +62,14 @@ type gateway struct {
 
 const patience = 30 * time.Second // for what takes milliseconds on an idle machine
 
-// start starts the program on SQLite in a folder of its own. Its end is part of the test: it stops cleanly when asked to, and
-// has complained about nothing.
+// start starts the program on the SDKs' catalogue.
 func start(t *testing.T) *gateway {
+	return startOn(t, catalogue, "UPSTREAM", "TOKEN_RICH="+richToken, "TOKEN_POOR="+poorToken)
+}
+
+// startOn starts the program on SQLite in a folder of its own, with a catalogue in which the provider is written so. Its end is part of
+// the test: it stops cleanly when asked to, and has complained about nothing.
+func startOn(t *testing.T, catalogue, provider string, tokens ...string) *gateway {
 	upstream, err := fake.Start(fake.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -73,14 +77,11 @@ func start(t *testing.T) *gateway {
 	t.Cleanup(func() { _ = upstream.Close() }) // what is still open is ended
 	folder := t.TempDir()
 	file := filepath.Join(folder, "catalogue.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(catalogue, "UPSTREAM", upstream.URL())), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(catalogue, provider, upstream.URL())), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	process := exec.Command(program)
-	process.Env = []string{
-		"REGENT_ADDR=127.0.0.1:0", "REGENT_CONFIG=" + file, "REGENT_DATA=" + filepath.Join(folder, "data"),
-		"TOKEN_RICH=" + richToken, "TOKEN_POOR=" + poorToken,
-	}
+	process.Env = append(tokens, "REGENT_ADDR=127.0.0.1:0", "REGENT_CONFIG="+file, "REGENT_DATA="+filepath.Join(folder, "data"))
 	var complaints bytes.Buffer
 	process.Stderr = &complaints
 	stdout, err := process.StdoutPipe()
@@ -118,8 +119,44 @@ func start(t *testing.T) *gateway {
 	return g
 }
 
-// base is what the SDKs are given as their base URL.
-func (g *gateway) base() string { return g.url + "/api/inference/v1" }
+// What OpenAI's SDKs are given as their base URL, and what Anthropic's are.
+func (g *gateway) openAI() string    { return g.url + "/api/inference/v1" }
+func (g *gateway) anthropic() string { return g.url + "/api/inference" }
+
+// get reads a document of the gateway's own.
+func (g *gateway) get(t *testing.T, token, path string) gjson.Result {
+	t.Helper()
+	return gjson.Parse(g.read(t, token, "/api/inference/v1"+path))
+}
+
+func (g *gateway) read(t *testing.T, token, path string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v, %s", path, response.Status, err, body)
+	}
+	return string(body)
+}
+
+// settled waits until a call has its last state, and returns it.
+func (g *gateway) settled(t *testing.T, token, id string) (call gjson.Result) {
+	t.Helper()
+	eventually(t, "call "+id+" is settled", func() bool {
+		call = g.get(t, token, "/requests/"+id)
+		return call.Get("ended_at").Type == gjson.String
+	})
+	return call
+}
 
 // script sets how the provider's model behaves from now on.
 func (g *gateway) script(model string, text []byte) error {
@@ -136,44 +173,6 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
 		}
-	}
-}
-
-// upstreamControl lets a client of another language script the provider and see what it has seen, each by the model's name as
-// the path.
-func (g *gateway) upstreamControl() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("PUT /{model}", func(w http.ResponseWriter, r *http.Request) {
-		text, err := io.ReadAll(r.Body)
-		if err == nil {
-			err = g.script(r.PathValue("model"), text)
-		}
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-		}
-	})
-	mux.HandleFunc("GET /{model}", func(w http.ResponseWriter, r *http.Request) {
-		seen := g.upstream.Seen(r.PathValue("model"))
-		_ = json.NewEncoder(w).Encode(map[string]any{ // a client that has gone needs no answer
-			"requests": seen.Requests, "open": seen.Open, "body": string(seen.Body),
-		})
-	})
-	return mux
-}
-
-// TestNode runs the tests of the npm package.
-func TestNode(t *testing.T) {
-	t.Parallel()
-	g := start(t)
-	control := httptest.NewServer(g.upstreamControl())
-	defer control.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	defer cancel()
-	node := exec.CommandContext(ctx, "node", "--test", "--test-reporter=tap", "openai.test.mjs")
-	node.Env = append(os.Environ(),
-		"BASE_URL="+g.base(), "UPSTREAM_CONTROL="+control.URL, "TOKEN_RICH="+richToken, "TOKEN_POOR="+poorToken)
-	if output, err := node.CombinedOutput(); err != nil {
-		t.Errorf("node: %v\n%s", err, output)
 	}
 }
 
