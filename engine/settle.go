@@ -35,6 +35,8 @@ type Outcome struct {
 	OutputTokens, InputTokens int64
 
 	outputBytes, outputParts int64
+	// outdated says that output came after the report.
+	outdated bool
 }
 
 // Count counts an event of the provider's answer.
@@ -43,9 +45,11 @@ func (o *Outcome) Count(event *adapters.Event) {
 	case event.Usage != nil && event.Kind != adapters.Opening: // whose counts are those of a call that only begins
 		usage := *event.Usage // which its provider may count on in
 		usage.Units = maps.Clone(usage.Units)
-		o.Usage = &usage
+		o.Usage, o.outdated = &usage, false
 	case event.Kind == adapters.Done: // its nil takes back what was reported before it
 		o.Usage = nil
+	case event.Kind.IsOutput(): // of an answer that breaks off later, the report is not the last word
+		o.outdated = o.Usage != nil
 	}
 	o.outputBytes = min(o.outputBytes+min(max(int64(event.OutputBytes), 0), outputBytesMax), outputBytesMax)
 	if event.Kind.IsOutput() {
@@ -117,6 +121,7 @@ func (w *walk) inputTokens(outcome *Outcome) *int64 {
 //
 //	usage reported                         -> what was used, however the attempt ended; what was held, if the price does not
 //	                                          list a unit of it, or the service tier that it was served by
+//	reported, then more output, then broken-> by policy: the report with at least the output that was relayed, or what was held
 //	complete, or output was relayed        -> by policy: an estimate, or what was held
 //	accepted by the provider, no output    -> by policy: nothing, or the estimated input
 //	otherwise                              -> nothing
@@ -129,6 +134,13 @@ func settle(outcome Outcome, rules policy.Settlement, inputTokens *int64) *ledge
 		return &ledger.Consumption{Usage: &usage, Estimated: true}
 	}
 	switch {
+	case outcome.Usage != nil && outcome.Err != nil && outcome.outdated:
+		if rules.Interrupted == "held" {
+			return &ledger.Consumption{}
+		}
+		usage := *outcome.Usage
+		usage.Output = max(usage.Output, outcome.OutputTokens)
+		return &ledger.Consumption{Usage: &usage, Estimated: true}
 	case outcome.Usage != nil:
 		return &ledger.Consumption{Usage: outcome.Usage}
 	case outcome.Err == nil || outcome.Output:

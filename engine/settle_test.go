@@ -37,6 +37,9 @@ func TestSettle(t *testing.T) {
 		{"broken before output", Outcome{Err: broken, Accepted: true}, nothing, nothing, inputOnly, "error", ledger.Failed},
 		{"broken after output", Outcome{Err: broken, Accepted: true, Output: true, OutputTokens: 12}, estimated, held, estimated, "error", ledger.Failed},
 		{"broken after usage", Outcome{Err: broken, Accepted: true, Output: true, Usage: reported}, actual, actual, actual, "error", ledger.Failed},
+		{"complete, usage before the last output", Outcome{Output: true, Accepted: true, Usage: reported, outdated: true, OutputTokens: 12}, actual, actual, actual, "success", ledger.Completed},
+		{"broken after usage and more output", Outcome{Err: broken, Accepted: true, Output: true, Usage: reported, outdated: true, OutputTokens: 12}, "~90+12", held, "~90+12", "error", ledger.Failed},
+		{"broken after usage and a little output", Outcome{Err: broken, Accepted: true, Output: true, Usage: reported, outdated: true, OutputTokens: 2}, "~90+7", held, "~90+7", "error", ledger.Failed},
 		{"left before the provider answered", Outcome{Err: ErrAborted}, nothing, nothing, nothing, "abort", ledger.Cancelled},
 		{"left before output", Outcome{Err: ErrAborted, Accepted: true}, nothing, nothing, inputOnly, "abort", ledger.Cancelled},
 		{"left after output", Outcome{Err: ErrAborted, Accepted: true, Output: true, OutputTokens: 12}, estimated, held, estimated, "abort", ledger.Cancelled},
@@ -60,6 +63,29 @@ func TestSettle(t *testing.T) {
 	// A router that does not see the prompt cannot estimate: what was held is charged.
 	if got := describe(settle(Outcome{Output: true}, policy.Settlement{Interrupted: "estimate"}, nil)); got != held {
 		t.Errorf("without an estimate of the input: got %s, want %s", got, held)
+	}
+}
+
+// TestAReportIsTheLastWord only until more output comes.
+func TestAReportIsTheLastWord(t *testing.T) {
+	report := adapters.Event{Kind: adapters.Closing, Usage: &ledger.Usage{Output: 7}}
+	content := adapters.Event{Kind: adapters.Content, OutputBytes: 4}
+	for name, test := range map[string]struct {
+		events []adapters.Event
+		want   bool
+	}{
+		"output, then a report":         {[]adapters.Event{content, report}, false},
+		"a report, then output":         {[]adapters.Event{report, content}, true},
+		"reports around output":         {[]adapters.Event{report, content, report}, false},
+		"a report, then an empty event": {[]adapters.Event{content, report, {Kind: adapters.Closing}}, false},
+	} {
+		var o Outcome
+		for _, event := range test.events {
+			o.Count(&event)
+		}
+		if o.outdated != test.want || o.Usage == nil {
+			t.Errorf("%s: outdated %v, %+v", name, o.outdated, o.Usage)
+		}
 	}
 }
 
