@@ -7,7 +7,6 @@ import (
 
 	"regent/adapters"
 	"regent/adapters/exchange"
-	"regent/adapters/splice"
 	"regent/adapters/sse"
 	"regent/ledger"
 )
@@ -24,13 +23,11 @@ import (
 //
 // Events are relayed as they come, in whichever order they do.
 type answer struct {
-	publicModel string
+	editor exchange.Editor
 	// output says that content has come; finished, that a stop reason has.
 	output, finished bool
 
-	report  report
-	splicer splice.Splicer
-	relay   []byte // reused for each event that is edited
+	report report
 }
 
 var _ exchange.Reader = (*answer)(nil)
@@ -46,9 +43,7 @@ func (a *answer) Whole(document []byte) (adapters.Event, *adapters.Failure) {
 	}
 	a.report.merge(root.Get("usage"))
 	event := adapters.Event{Kind: adapters.Done, OutputBytes: readBlocks(root).bytes, Usage: a.report.usage()}
-	a.splicer.Reset(document)
-	a.showModel(root)
-	event.Relay, _ = a.splicer.Result()
+	event.Relay = a.editor.Whole(document, root)
 	return event, nil
 }
 
@@ -169,29 +164,14 @@ func readPart(part gjson.Result) output {
 
 // shown is the event that starts a message, as the client gets it.
 func (a *answer) shown(raw sse.Event, root gjson.Result) []byte {
-	a.splicer.Reset(raw.Data)
+	a.editor.Reset(raw.Data)
 	root.ForEach(func(key, value gjson.Result) bool {
 		if key.String() == "message" {
-			a.showModel(value)
+			a.editor.ShowModelOf(value)
 		}
 		return true
 	})
-	data, changed := a.splicer.Result()
-	if !changed {
-		return raw.Raw
-	}
-	a.relay = raw.AppendWithData(a.relay[:0], data)
-	return a.relay
-}
-
-// showModel puts the public model's name in place of the provider's in a message.
-func (a *answer) showModel(message gjson.Result) {
-	message.ForEach(func(key, value gjson.Result) bool {
-		if key.String() == "model" {
-			exchange.ShowModel(&a.splicer, value, a.publicModel)
-		}
-		return true
-	})
+	return a.editor.Event(raw)
 }
 
 // count reads an answer that counts tokens.

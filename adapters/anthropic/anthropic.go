@@ -68,7 +68,7 @@ func New(config Config) (*Provider, error) {
 // Send posts the request. Usage is a part of every answer of the protocol, so that it is relayed whether the client asked for it or not.
 // See [adapters.Provider].
 func (p *Provider) Send(ctx context.Context, request adapters.Request) (adapters.Answer, error) {
-	return p.send(ctx, request, "", &answer{publicModel: request.PublicModel})
+	return p.send(ctx, request, "", &answer{editor: exchange.Editor{PublicModel: request.PublicModel}})
 }
 
 // CountTokens asks how many input tokens a request takes, and returns the provider's answer as it came. Nothing is generated and

@@ -80,13 +80,6 @@ func Object(document []byte) (root gjson.Result, ok bool) {
 	return root, root.IsObject()
 }
 
-// ShowModel puts the public name of the model in place of the one that a provider's document shows, unless it shows none.
-func ShowModel(s *splice.Splicer, shown gjson.Result, public string) {
-	if shown.Type != gjson.Null && (shown.Type != gjson.String || shown.Str != public) {
-		s.ReplaceText(shown, public)
-	}
-}
-
 // IsSome says whether a value is a text, a list or an object with something in it.
 func IsSome(value gjson.Result) bool {
 	some := value.Type == gjson.String && value.Str != ""

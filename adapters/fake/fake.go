@@ -411,8 +411,8 @@ func (c *chat) stream() error {
 	if c.step.Break == BreakAfterOpening {
 		return errBreak
 	}
-	finish, err := c.deltas()
-	if err != nil {
+	deltas, finish := c.answer()
+	if err := c.deltas(deltas, func(delta map[string]any) error { return c.chunk(delta, nil) }, chatFailure); err != nil {
 		return err
 	}
 	if err := c.chunk(map[string]any{}, finish); err != nil {
@@ -431,23 +431,6 @@ func (c *chat) stream() error {
 		return nil
 	}
 	return c.event("[DONE]")
-}
-
-// deltas sends the answer's deltas, and does what the script wants after them.
-func (c *chat) deltas() (finish string, err error) {
-	deltas, finish := c.answer()
-	for i, delta := range deltas {
-		if err := c.pause(millis(c.step.ChunkMillis)); err != nil {
-			return "", err
-		}
-		if err := c.chunk(delta, nil); err != nil {
-			return "", err
-		}
-		if err := c.afterDelta(i+1, chatFailure); err != nil {
-			return "", err
-		}
-	}
-	return finish, nil
 }
 
 // answer is the answer's text, or its tool call: first its name, then its arguments in pieces.
@@ -469,6 +452,22 @@ func (c *chat) answer() (deltas []map[string]any, finish string) {
 
 // chatFailure is an error inside a stream.
 const chatFailure = `data: {"error":{"message":"scripted failure","type":"server_error","code":"server_error"}}` + "\n\n"
+
+// deltas sends an answer's deltas, and does what the script wants after them. failure is an error inside a stream of the protocol.
+func (c *call) deltas(deltas []map[string]any, send func(delta map[string]any) error, failure string) error {
+	for i, delta := range deltas {
+		if err := c.pause(millis(c.step.ChunkMillis)); err != nil {
+			return err
+		}
+		if err := send(delta); err != nil {
+			return err
+		}
+		if err := c.afterDelta(i+1, failure); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // afterDelta does what the script wants when so many deltas were sent.
 func (c *call) afterDelta(sent int, failure string) error {
@@ -502,6 +501,15 @@ func (c *chat) chunk(delta map[string]any, finish any) error {
 }
 
 func (c *chat) event(data string) error { return c.send([]byte("data: " + data + "\n\n")) }
+
+// named sends an event under the name of its type.
+func (c *call) named(event map[string]any) error {
+	text, err := json.Marshal(event)
+	if err != nil {
+		return err
+	}
+	return c.send(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", event["type"], text))
+}
 
 // send writes and flushes, in pieces if the script says so.
 func (c *call) send(text []byte) error {

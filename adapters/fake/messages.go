@@ -3,7 +3,6 @@ package fake
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -148,7 +147,7 @@ func (c *messages) stream() error {
 	if !c.step.OmitUsage {
 		start["usage"], end["usage"] = c.usage(1), c.finalUsage()
 	}
-	if err := c.event(map[string]any{"type": "message_start", "message": start}); err != nil {
+	if err := c.named(map[string]any{"type": "message_start", "message": start}); err != nil {
 		return err
 	}
 	if c.step.Break == BreakAfterOpening {
@@ -157,16 +156,8 @@ func (c *messages) stream() error {
 	if err := c.events(append(opening, map[string]any{"type": "ping"})...); err != nil {
 		return err
 	}
-	for i, delta := range deltas {
-		if err := c.pause(millis(c.step.ChunkMillis)); err != nil {
-			return err
-		}
-		if err := c.event(delta); err != nil {
-			return err
-		}
-		if err := c.afterDelta(i+1, messagesFailure); err != nil {
-			return err
-		}
+	if err := c.deltas(deltas, c.named, messagesFailure); err != nil {
+		return err
 	}
 	if err := c.events(map[string]any{"type": "content_block_stop", "index": 0}, end); err != nil {
 		return err
@@ -177,7 +168,7 @@ func (c *messages) stream() error {
 	if c.step.OmitDone {
 		return nil
 	}
-	return c.event(map[string]any{"type": "message_stop"})
+	return c.named(map[string]any{"type": "message_stop"})
 }
 
 // messagesFailure is an error inside a stream.
@@ -185,19 +176,11 @@ const messagesFailure = "event: error\n" + `data: {"type":"error","error":{"type
 
 func (c *messages) events(events ...map[string]any) error {
 	for _, event := range events {
-		if err := c.event(event); err != nil {
+		if err := c.named(event); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (c *messages) event(event map[string]any) error {
-	text, err := json.Marshal(event)
-	if err != nil {
-		return err
-	}
-	return c.send(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", event["type"], text))
 }
 
 // counting is a call that asks how many tokens a request takes.

@@ -3,7 +3,6 @@ package fake
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -156,16 +155,8 @@ func (c *responses) stream() error {
 	if err := c.events(item.before...); err != nil {
 		return err
 	}
-	for i, delta := range deltas {
-		if err := c.pause(millis(c.step.ChunkMillis)); err != nil {
-			return err
-		}
-		if err := c.events(delta); err != nil {
-			return err
-		}
-		if err := c.afterDelta(i+1, responsesFailure); err != nil {
-			return err
-		}
+	if err := c.deltas(deltas, func(delta map[string]any) error { return c.events(delta) }, responsesFailure); err != nil {
+		return err
 	}
 	if err := c.events(append(item.behind, itemEvent("done", item.done))...); err != nil || c.step.OmitDone {
 		return err
@@ -193,11 +184,7 @@ func (c *responses) events(events ...map[string]any) error {
 	for _, event := range events {
 		event["sequence_number"] = c.sent
 		c.sent++
-		text, err := json.Marshal(event)
-		if err != nil {
-			return err
-		}
-		if err := c.send(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", event["type"], text)); err != nil {
+		if err := c.named(event); err != nil {
 			return err
 		}
 	}

@@ -43,14 +43,16 @@ func editChat(request adapters.Request, d *dialect) ([]byte, error) {
 var boundNames = []string{"max_tokens", "max_completion_tokens"}
 
 // leastBound is the smallest bound that a request gives, as JSON; empty if it gives none.
-func leastBound(body []byte) (written string) {
+func leastBound(body []byte) string {
 	least := gjson.Result{}
-	for _, bound := range gjson.GetManyBytes(body, boundNames...) {
-		if bound.Type == gjson.Number && (written == "" || bound.Int() < least.Int()) {
-			least, written = bound, bound.Raw
+	gjson.ParseBytes(body).ForEach(func(key, value gjson.Result) bool {
+		isBound := value.Type == gjson.Number && slices.Contains(boundNames, key.String())
+		if isBound && (!least.Exists() || value.Int() < least.Int()) {
+			least = value
 		}
-	}
-	return written
+		return true
+	})
+	return least.Raw
 }
 
 // askForUsage sets include_usage in the stream's options, wherever it stands: of a repeated key each reader sees another.
@@ -90,7 +92,7 @@ type chat struct {
 var _ exchange.Reader = (*chat)(nil)
 
 func newChat(request adapters.Request, d *dialect) exchange.Reader {
-	return &chat{reader: reader{publicModel: request.PublicModel, places: d.chat()}, usageWanted: request.UsageWanted}
+	return &chat{reader: reader{editor: exchange.Editor{PublicModel: request.PublicModel}, places: d.chat()}, usageWanted: request.UsageWanted}
 }
 
 // Whole reads an answer that is not a stream.
@@ -104,7 +106,7 @@ func (c *chat) Whole(document []byte) (adapters.Event, *adapters.Failure) {
 		return adapters.Event{}, reported(root, adapters.UpstreamError)
 	}
 	c.usage, c.tier = c.places.usage(root), exchange.Tier(root.Get("service_tier"))
-	event.Usage, event.Relay = c.report(), c.wholeShown(document, root)
+	event.Usage, event.Relay = c.report(), c.editor.Whole(document, root)
 	return event, nil
 }
 
@@ -235,17 +237,17 @@ func callBytes(call gjson.Result) int {
 // shown is a chunk as the client gets it: with the public model's name in place of the provider's, and without usage that the client did
 // not ask for.
 func (c *chat) shown(raw sse.Event, root gjson.Result, dropUsage bool) []byte {
-	c.splicer.Reset(raw.Data)
+	c.editor.Reset(raw.Data)
 	root.ForEach(func(key, value gjson.Result) bool {
 		switch key.String() {
 		case "model":
-			exchange.ShowModel(&c.splicer, value, c.publicModel)
+			c.editor.ShowModel(value)
 		case "usage":
 			if dropUsage {
-				c.splicer.Cut(key, value)
+				c.editor.Cut(key, value)
 			}
 		}
 		return true
 	})
-	return c.edited(raw)
+	return c.editor.Event(raw)
 }

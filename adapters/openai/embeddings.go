@@ -12,7 +12,7 @@ type embeddings struct{ reader }
 var _ exchange.Reader = (*embeddings)(nil)
 
 func newEmbeddings(request adapters.Request, d *dialect) exchange.Reader {
-	return &embeddings{reader{publicModel: request.PublicModel, places: d.embeddings()}}
+	return &embeddings{reader{editor: exchange.Editor{PublicModel: request.PublicModel}, places: d.embeddings()}}
 }
 
 // Whole reads the answer.
@@ -21,7 +21,7 @@ func (e *embeddings) Whole(document []byte) (adapters.Event, *adapters.Failure) 
 	if !ok || isError(root) || !root.Get("data").IsArray() {
 		return adapters.Event{}, reported(root, adapters.UpstreamError)
 	}
-	return adapters.Event{Kind: adapters.Done, Relay: e.wholeShown(document, root), Usage: e.places.usage(root)}, nil
+	return adapters.Event{Kind: adapters.Done, Relay: e.editor.Whole(document, root), Usage: e.places.usage(root)}, nil
 }
 
 // Event is not called, as no answer is a stream.

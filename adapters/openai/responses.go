@@ -32,7 +32,7 @@ type response struct {
 var _ exchange.Reader = (*response)(nil)
 
 func newResponse(request adapters.Request, d *dialect) exchange.Reader {
-	return &response{reader: reader{publicModel: request.PublicModel, places: d.response()}}
+	return &response{reader: reader{editor: exchange.Editor{PublicModel: request.PublicModel}, places: d.response()}}
 }
 
 // Whole reads an answer that is not a stream.
@@ -45,7 +45,7 @@ func (r *response) Whole(document []byte) (adapters.Event, *adapters.Failure) {
 	if failure != nil {
 		return adapters.Event{}, failure
 	}
-	event.Relay = r.wholeShown(document, root)
+	event.Relay = r.editor.Whole(document, root)
 	return event, nil
 }
 
@@ -185,15 +185,15 @@ func readItem(item gjson.Result) output {
 
 // shown is an event as the client gets it: with the public model's name in the response, where it holds one.
 func (r *response) shown(raw sse.Event, root gjson.Result) []byte {
-	r.splicer.Reset(raw.Data)
+	r.editor.Reset(raw.Data)
 	root.ForEach(func(key, value gjson.Result) bool {
 		switch key.String() {
 		case "model":
-			exchange.ShowModel(&r.splicer, value, r.publicModel)
+			r.editor.ShowModel(value)
 		case "response":
-			r.showModel(value)
+			r.editor.ShowModelOf(value)
 		}
 		return true
 	})
-	return r.edited(raw)
+	return r.editor.Event(raw)
 }

@@ -36,34 +36,37 @@ func session(r *http.Request, user string, e *envelope) string {
 	return user + "\n" + name
 }
 
-// call serves a call by a protocol.
-func (i *Inference) call(p *protocol) func(*exchange) {
-	return func(x *exchange) { i.serve(x, p) }
+// receive reads a request of a protocol and hands it on.
+func (i *Inference) receive(p *protocol, handle func(x *exchange, e *envelope, body []byte)) func(*exchange) {
+	return func(x *exchange) {
+		body, err := i.bodies.read(x.token.User.ID, x.r)
+		if err != nil {
+			x.fail(describe(err, false))
+			return
+		}
+		defer body.close()
+		if !i.begin() { // only now is it something for which a stop waits
+			x.fail(draining)
+			return
+		}
+		defer i.running.Done()
+		e, err := readEnvelope(p, body.bytes)
+		if err != nil {
+			x.fail(describe(err, false))
+			return
+		}
+		handle(x, e, body.bytes)
+	}
 }
 
-func (i *Inference) serve(x *exchange, p *protocol) {
-	body, err := i.bodies.read(x.token.User.ID, x.r)
-	if err != nil {
-		x.fail(describe(err, false))
-		return
-	}
-	defer body.close()
-	if !i.begin() { // only now is it a call, for which a stop waits
-		x.fail(draining)
-		return
-	}
-	defer i.running.Done()
-	e, err := readEnvelope(p, body.bytes)
-	if err != nil {
-		x.fail(describe(err, false))
-		return
-	}
+// call serves a call.
+func (i *Inference) call(x *exchange, e *envelope, body []byte) {
 	request, err := i.route(x, e)
 	if err != nil {
 		x.fail(describe(err, false))
 		return
 	}
-	relay := i.newRelay(x, e, body.bytes)
+	relay := i.newRelay(x, e, body)
 	defer relay.close()
 	x.abort = relay.fail
 	err = i.Router.Serve(x.r.Context(), *request, relay.attempt)

@@ -27,7 +27,7 @@ func readChat(e *envelope, name string, value gjson.Result) error {
 	case "n":
 		return e.readChoices(value)
 	case "messages":
-		return e.readMessages(value)
+		return e.readMessages(value, e.readMessage)
 	case "tools":
 		return e.readTools(value)
 	case "functions", "response_format", "prediction", "documents":
@@ -73,8 +73,8 @@ func (e *envelope) readChoices(value gjson.Result) error {
 // perMessage is how many tokens OpenAI's chat format adds to each message.
 const perMessage = 4
 
-// readMessages gathers the texts and counts the parts that are not text.
-func (e *envelope) readMessages(messages gjson.Result) (err error) {
+// readMessages reads each message of a conversation.
+func (e *envelope) readMessages(messages gjson.Result, read func(message gjson.Result)) (err error) {
 	if !messages.IsArray() || messages.Get("#").Int() == 0 {
 		return errors.New("messages must be a list with at least one message")
 	}
@@ -83,14 +83,15 @@ func (e *envelope) readMessages(messages gjson.Result) (err error) {
 			err = errors.New("each message must be an object")
 			return false
 		}
-		e.readMessage(message)
+		e.formatTokens += perMessage
+		read(message)
 		return true
 	})
 	return err
 }
 
+// readMessage gathers the texts and counts the parts that are not text.
 func (e *envelope) readMessage(message gjson.Result) {
-	e.formatTokens += perMessage
 	message.ForEach(func(key, value gjson.Result) bool {
 		if key.String() == "content" && value.Type == gjson.JSON {
 			eachPart(value, e.readPart)

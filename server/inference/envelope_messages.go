@@ -25,7 +25,7 @@ var countProtocol = &protocol{
 func readAnthropic(e *envelope, name string, value gjson.Result) error {
 	switch name {
 	case "messages":
-		return e.readTurns(value)
+		return e.readMessages(value, e.readTurn)
 	case "system":
 		e.readBlocks(value)
 	case "tools":
@@ -76,22 +76,8 @@ func (e *envelope) readSpeed(value gjson.Result) error {
 // ordinarySpeed is the one that has no price of its own.
 const ordinarySpeed = "standard"
 
-// readTurns gathers the texts of the conversation and counts the blocks that are not text.
-func (e *envelope) readTurns(messages gjson.Result) (err error) {
-	if !messages.IsArray() || messages.Get("#").Int() == 0 {
-		return errors.New("messages must be a list with at least one message")
-	}
-	messages.ForEach(func(_, message gjson.Result) bool {
-		if !message.IsObject() {
-			err = errors.New("each message must be an object")
-			return false
-		}
-		e.formatTokens += perMessage
-		e.readBlocks(message.Get("content"))
-		return true
-	})
-	return err
-}
+// readTurn gathers the texts of a turn and counts the blocks that are not text.
+func (e *envelope) readTurn(message gjson.Result) { e.readBlocks(message.Get("content")) }
 
 // readBlocks reads a content: a text, or blocks, of which some have a content of their own.
 func (e *envelope) readBlocks(content gjson.Result) {

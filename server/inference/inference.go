@@ -82,9 +82,9 @@ func (i *Inference) Register(router *httprouter.Router) {
 		"/chat/completions": chatProtocol, "/responses": responsesProtocol, "/responses/compact": compactProtocol,
 		"/embeddings": embeddingsProtocol, "/messages": messagesProtocol,
 	} {
-		router.Handler(http.MethodPost, Base+path, i.guard(p.form, i.call(p)))
+		router.Handler(http.MethodPost, Base+path, i.guard(p.form, i.receive(p, i.call)))
 	}
-	router.Handler(http.MethodPost, Base+"/messages/count_tokens", i.guard(anthropicForm, i.countTokens))
+	router.Handler(http.MethodPost, Base+"/messages/count_tokens", i.guard(countProtocol.form, i.receive(countProtocol, i.countTokens)))
 	for path, handler := range map[string]func(*exchange){
 		"/models": i.models, "/models/*id": i.model, "/usage": i.usage, "/requests": i.requests, "/requests/:id": i.request,
 	} {

@@ -36,27 +36,44 @@ func checkTools(tools gjson.Result) (err error) {
 		if err == nil {
 			err = checkTool(tool)
 		}
-		if nested := tool.Get("tools"); err == nil && nested.Type == gjson.JSON { // of a namespace
-			err = checkTools(nested)
-		}
 	})
 	return err
 }
 
-func checkTool(tool gjson.Result) error {
-	kind := tool.Get("type").String()
+// checkTool goes through a tool once, as it may be large, and hold others: a namespace does.
+func checkTool(tool gjson.Result) (err error) {
+	tool.ForEach(func(key, value gjson.Result) bool {
+		switch key.String() {
+		case "type":
+			err = checkToolType(value.String())
+		case "vector_store_ids":
+			if isSet(value) {
+				err = answerError(keptNotFound)
+			}
+		case "environment":
+			if strings.HasPrefix(value.Get("type").String(), "container") {
+				err = errors.New("tools that run in a provider's container are not served: no usage tells what it costs")
+			}
+		case "model":
+			if isSet(value) {
+				err = errors.New("a tool must not name a model: policy has not judged it")
+			}
+		case "tools":
+			err = checkTools(value)
+		}
+		return err == nil
+	})
+	return err
+}
+
+func checkToolType(kind string) error {
+	if kind == "file_search" { // in a provider's store
+		return answerError(keptNotFound)
+	}
 	for begin, reason := range ungoverned {
 		if strings.HasPrefix(kind, begin) {
 			return fmt.Errorf("tools of type %s are not served: %s", clip(kind), reason)
 		}
-	}
-	switch {
-	case kind == "file_search", isSet(tool.Get("vector_store_ids")):
-		return answerError(keptNotFound)
-	case strings.HasPrefix(tool.Get("environment.type").String(), "container"):
-		return errors.New("tools that run in a provider's container are not served: no usage tells what it costs")
-	case isSet(tool.Get("model")):
-		return errors.New("a tool must not name a model: policy has not judged it")
 	}
 	return nil
 }
@@ -66,11 +83,15 @@ func isSet(value gjson.Result) bool { return value.Type != gjson.Null }
 
 // isKept says whether a part stands for a file that a provider keeps.
 func isKept(part gjson.Result) (kept bool) {
-	if part.Get("type").String() == "container_upload" {
-		return true
-	}
 	part.ForEach(func(key, value gjson.Result) bool {
-		kept = key.String() == "file_id" && isSet(value) || value.Type == gjson.JSON && isKept(value)
+		switch {
+		case value.Type == gjson.JSON:
+			kept = isKept(value)
+		case key.String() == "file_id":
+			kept = isSet(value)
+		case key.String() == "type":
+			kept = value.Str == "container_upload"
+		}
 		return !kept
 	})
 	return kept
