@@ -7,7 +7,7 @@
 // Amounts are integers: tokens, nano-USD, nano-credits. A [Price] says what a call costs, in pico-USD per token of each class and
 // nano-USD per unit; a [CreditRate] what it takes of a subscription. Both are pure arithmetic, exact, and rounded up once; what
 // was frozen with a charge is in its record, so that it can be computed again by hand. Limits travel with each admission; account
-// rows hold totals only. The rules are decided here, once for every [Store], by one writer per process that takes what waits
+// rows hold totals only. The rules are decided here, once for every [Store], by one writer at a time per process that takes what waits
 // in batches: a batch is one transaction.
 //
 // Some words:
@@ -53,11 +53,10 @@ type Config struct {
 	Elapsed func() time.Duration
 	// LeaveDue leaves holds that are due to another process: for a ledger that only administrates the store of one that may run.
 	LeaveDue bool
-	// OnExpire is called once for each hold that expired, after its charge is committed, from the ledger's own goroutine:
-	// it must not block. Optional.
+	// OnExpire is called once for each hold that expired, after its charge is committed. It is called by whoever writes, so that it must
+	// neither block nor ask the ledger for anything. Optional.
 	OnExpire func(Expiry)
-	// OnStore is called when the store stops answering, with the error, and with nil when it answers again, from the ledger's own
-	// goroutine: it must not block. Optional.
+	// OnStore is called, in the same way, when the store stops answering, with the error, and with nil when it answers again. Optional.
 	OnStore func(error)
 }
 
@@ -74,15 +73,17 @@ type Ledger struct {
 	store  Store
 	writer uuid.UUID
 	queue  *queue
-	clock  stepDetector
+	// turn is held by whoever writes: a caller, or the writer's goroutine.
+	turn  chan struct{}
+	clock stepDetector
 	// sweepFor is how long a process is the sweeper unless it says so again.
 	sweepFor time.Duration
 	done     chan struct{}
 	ending   sync.Once
 	// pruning lets one Prune at a time choose what goes.
 	pruning sync.Mutex
-	unsure  unsure // the writer's own
-	// away says that the store does not answer, as OnStore was told; the writer's own.
+	unsure  unsure // of whoever writes
+	// away says that the store does not answer, as OnStore was told; of whoever writes.
 	away bool
 
 	mu     sync.Mutex // guards status, and seen
@@ -140,6 +141,7 @@ func Open(config Config) (*Ledger, error) {
 		store:  config.Store,
 		writer: writer,
 		queue:  newQueue(config.QueueMax),
+		turn:   make(chan struct{}, 1),
 		clock:  stepDetector{ttl: config.TTL, idle: config.SweepEvery, elapsed: config.Elapsed},
 		done:   make(chan struct{}),
 		unsure: unsure{},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -43,13 +44,13 @@ type waiter struct {
 	done chan struct{}
 }
 
-// queue holds what waits for the writer, a lane each.
+// queue holds what waits to be written, a lane each.
 type queue struct {
 	mu        sync.Mutex
 	waiting   [lanes][]*waiter
 	admitsMax int
 	closed    bool
-	wake      chan struct{} // holds a token while the writer has something to look at
+	wake      chan struct{} // holds a token while the writer's goroutine has something to look at
 }
 
 func newQueue(admitsMax int) *queue {
@@ -70,7 +71,6 @@ func (q *queue) put(w *waiter) error {
 		return ErrBusy
 	}
 	q.waiting[w.lane] = append(q.waiting[w.lane], w)
-	q.signal()
 	return nil
 }
 
@@ -127,12 +127,19 @@ func (q *queue) signal() {
 	}
 }
 
-// do queues an operation and waits for its answer. If ctx ends while the operation still waits, it is taken back; once the
-// writer has it, its answer is waited for, which the transaction's time-out bounds.
+// do queues an operation and waits for its answer. If nobody writes, the caller does, which spares a call that is alone two hand-overs
+// between goroutines; else the writer's goroutine writes it with all others that wait by then. If ctx ends while the operation still
+// waits, it is taken back; once it is being written, its answer is waited for, which the transaction's time-out bounds.
 func (l *Ledger) do(ctx context.Context, lane lane, op operation) error {
 	w := &waiter{operation: op, lane: lane, done: make(chan struct{})}
 	if err := l.queue.put(w); err != nil {
 		return err
+	}
+	select {
+	case l.turn <- struct{}{}:
+		l.lead()
+	default:
+		l.queue.signal()
 	}
 	select {
 	case <-w.done:
@@ -145,7 +152,23 @@ func (l *Ledger) do(ctx context.Context, lane lane, op operation) error {
 	return w.err
 }
 
-// write is the ledger's one writer: it works off what waits until the queue is closed and empty, and sweeps from time to time.
+// lead writes what waits, and passes on the turn. Nobody may recover from a panic meanwhile, as servers do in the goroutines of their
+// requests: what the store has, and who waits for an answer, is unknown then.
+func (l *Ledger) lead() {
+	defer func() {
+		if failure := recover(); failure != nil {
+			text := fmt.Sprintf("ledger: %v\n\n%s", failure, debug.Stack())
+			go panic(text)
+			select {}
+		}
+		<-l.turn
+	}()
+	if waiting, _ := l.queue.take(); len(waiting) > 0 {
+		l.commit(waiting)
+	}
+}
+
+// write works off what waits until the queue is closed and empty, and sweeps from time to time. One at a time writes, this or a caller.
 func (l *Ledger) write() {
 	defer close(l.done)
 	sweep := time.NewTicker(l.config.SweepEvery)
@@ -162,12 +185,13 @@ func (l *Ledger) write() {
 		case <-sweep.C:
 			sweeping = true
 		}
+		l.turn <- struct{}{}
 		waiting, closed := l.queue.take()
 		if closed {
 			if l.Sweeps() {
 				_ = l.transact(nil, leaves) // else another waits for the end of its lease
 			}
-			return
+			return // with the turn: nothing is written any more
 		}
 		if len(waiting) > 0 {
 			l.commit(waiting)
@@ -175,6 +199,7 @@ func (l *Ledger) write() {
 		if sweeping {
 			l.sweep()
 		}
+		<-l.turn
 	}
 }
 

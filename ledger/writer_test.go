@@ -1,8 +1,11 @@
 package ledger_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"os"
+	"os/exec"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -306,6 +309,34 @@ func TestAnAdmissionThatIsBeingWrittenIsAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantHeld(t, l, 0)
+}
+
+// panicking is a store that panics.
+type panicking struct{ ledger.Store }
+
+func (panicking) Update(context.Context, func(ledger.Tx) error) error {
+	panic("the store has panicked")
+}
+
+// TestAPanicWhileWritingEndsTheProcess: a server recovers from it in the goroutine of its request, which is the one that writes; and then
+// nobody would ever have the turn again.
+func TestAPanicWhileWritingEndsTheProcess(t *testing.T) {
+	const child = "REGENT_TEST_PANIC"
+	if os.Getenv(child) == "" {
+		command := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		command.Env = append(os.Environ(), child+"=1")
+		said, err := command.CombinedOutput()
+		if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || !bytes.Contains(said, []byte("ledger: the store has panicked")) {
+			t.Errorf("got %v: %s", err, said)
+		}
+		return
+	}
+	l, err := ledger.Open(ledger.Config{Store: panicking{memory.New(time.Now)}, SweepEvery: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = recover() }()
+	_, _ = l.Admit(ctx, admission(1))
 }
 
 // TestRenewalsGoBeforeAdmissions: a denial tells of a hold's new deadline, although it was asked for before the renewal.
