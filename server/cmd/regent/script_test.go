@@ -138,6 +138,7 @@ func setUp(env *testscript.Env, database string, empty func() string) error {
 				name == "REGENT_DEMO_TOKEN" || name == "UPSTREAM_KEY"
 		},
 	}
+	env.Setenv("REGENT_ADDR", "127.0.0.1:0") // for programs that a script runs: whatever else listens here is not its business
 	if path := filepath.Join(env.WorkDir, "catalogue.yaml"); exists(path) {
 		g.config.Catalogue = path
 		text, err := os.ReadFile(path)
