@@ -105,4 +105,7 @@ type Event struct {
 	// Counts of a call that is still under way, which some providers send with every chunk, are not passed on. The Done event
 	// repeats the last report: nil there means that the usage is unknown, whatever an earlier event said.
 	Usage *ledger.Usage
+	// More says that the next event has been read already, so that Next returns it without waiting: what relays events can write them
+	// together. Optional.
+	More bool
 }

@@ -47,20 +47,10 @@ func (g *Grant) RequestPolicy() RequestPolicy {
 // routingFields are the top-level fields of a body by which a request can choose where OpenRouter sends it.
 var routingFields = []string{"provider", "models", "route", "transforms", "plugins", "preset"}
 
-// RoutingFields lists the fields of a body by which it chooses where OpenRouter sends it, for [adapters.Request.Strip]. The body is one
-// JSON object; any letter of a name may be another one that differs by its case alone, since some readers do not mind.
-func RoutingFields(body []byte) []string {
-	var present []string
-	gjson.ParseBytes(body).ForEach(func(key, _ gjson.Result) bool {
-		if name := key.String(); isRoutingField(name) {
-			present = append(present, name)
-		}
-		return true
-	})
-	return present
-}
-
-func isRoutingField(name string) bool {
+// IsRoutingField says whether a request chooses by a top-level field of its body where OpenRouter sends it: what has to be in
+// [adapters.Request.Strip] where the decision does not honour that. Any letter of the name may be another one that differs by its case
+// alone, since some readers do not mind.
+func IsRoutingField(name string) bool {
 	return slices.ContainsFunc(routingFields, func(field string) bool { return strings.EqualFold(field, name) })
 }
 
@@ -160,7 +150,7 @@ func withoutRouting(body []byte) []byte {
 	}
 	stripped := append(make([]byte, 0, len(body)), '{')
 	root.ForEach(func(key, value gjson.Result) bool {
-		if isRoutingField(key.String()) {
+		if IsRoutingField(key.String()) {
 			return true
 		}
 		if len(stripped) > 1 {
@@ -180,7 +170,7 @@ func withoutRouting(body []byte) []byte {
 func hasRouting(root gjson.Result) (has bool) {
 	root.ForEach(func(key, value gjson.Result) bool {
 		_, routed := bareModel(key, value)
-		has = routed || isRoutingField(key.String())
+		has = routed || IsRoutingField(key.String())
 		return !has
 	})
 	return has

@@ -1,6 +1,7 @@
 package anthropic
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -50,23 +51,20 @@ func (a *answer) Whole(document []byte) (adapters.Event, *adapters.Failure) {
 // Event reads one event of a stream.
 func (a *answer) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
 	root, ok := exchange.Object(raw.Data)
-	if !ok || isError(root) || string(raw.Name) == "error" {
+	step := readStep(raw, root)
+	if !ok || step.isError || string(raw.Name) == "error" {
 		return adapters.Event{}, reported(root, adapters.StreamBroken)
-	}
-	name := root.Get("type").Str
-	if name == "" {
-		name = string(raw.Name)
 	}
 	event := adapters.Event{Relay: raw.Raw}
 	var brought output
-	switch name {
+	switch step.name {
 	case "message_start":
 		brought = a.start(root)
 		event.Relay = a.shown(raw, root)
 	case "content_block_start":
-		brought = readPart(root.Get("content_block"))
+		brought = readPart(step.block)
 	case "content_block_delta":
-		brought = readPart(root.Get("delta"))
+		brought = readPart(step.delta)
 	case "message_delta":
 		event.Usage = a.delta(root)
 	case "message_stop":
@@ -77,10 +75,43 @@ func (a *answer) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
 	return event, nil
 }
 
+// step is what is read of one event of a stream.
+type step struct {
+	name         string // of its type
+	isError      bool
+	block, delta gjson.Result
+}
+
+// readStep goes once through an event.
+func readStep(raw sse.Event, root gjson.Result) step {
+	s := step{name: string(raw.Name)}
+	root.ForEach(func(key, value gjson.Result) bool {
+		switch key.Str {
+		case "type":
+			s.name = cmp.Or(value.Str, s.name)
+		case "content_block":
+			s.block = value
+		case "delta":
+			s.delta = value
+		}
+		s.isError = s.isError || tellsError(key.Str, value)
+		return true
+	})
+	return s
+}
+
 // isError says whether a document reports an error.
-func isError(root gjson.Result) bool {
-	reported := root.Get("error")
-	return reported.Exists() && reported.Type != gjson.Null || root.Get("type").Str == "error"
+func isError(root gjson.Result) (is bool) {
+	root.ForEach(func(key, value gjson.Result) bool {
+		is = tellsError(key.Str, value)
+		return !is
+	})
+	return is
+}
+
+// tellsError says whether a member of a document reports an error, or that it is one.
+func tellsError(name string, value gjson.Result) bool {
+	return name == "error" && value.Type != gjson.Null || name == "type" && value.Str == "error"
 }
 
 // start reads the message that a stream begins with. Its content is empty, unless a server has all of it at once.

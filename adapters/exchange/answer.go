@@ -119,6 +119,7 @@ func (a *answer) Next() (adapters.Event, error) {
 	if event.Kind == adapters.Done {
 		a.ended = io.EOF
 	}
+	event.More = a.ended == nil && a.events.Ready()
 	return event, nil
 }
 

@@ -131,6 +131,38 @@ func TestAFailureInsideASuccess(t *testing.T) {
 	}
 }
 
+// TestEventsThatCameTogether: what says that more follows is followed without waiting, so that nothing is held back for it.
+func TestEventsThatCameTogether(t *testing.T) {
+	goOn := make(chan struct{})
+	call := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, piece := range []string{"data: a\n\ndata: b\n\n", "data: c\n\n: comment\n\n", "data: d\n\ndata: e", "\n\ndata: end\n\ndata: more\n\n"} {
+			_, _ = io.WriteString(w, piece)
+			_ = http.NewResponseController(w).Flush()
+			<-goOn
+		}
+	})
+	call.Stream = true
+	answer, err := call.Send(t.Context(), reader{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Close() }()
+	for _, want := range []struct {
+		event string
+		more  bool
+	}{{"a", true}, {"b", false}, {"c", false}, {"d", false}, {"e", true}, {"end", false}} {
+		event, err := answer.Next()
+		if got := strings.TrimSpace(strings.TrimPrefix(string(event.Relay), "data: ")); err != nil || got != want.event || event.More != want.more {
+			t.Errorf("got %q, more %v, %v, want %+v", got, event.More, err, want)
+		}
+		if !event.More && event.Kind != adapters.Done {
+			goOn <- struct{}{}
+		}
+	}
+	close(goOn)
+}
+
 // TestEventsAreCompleted: what the reader gets ends as an event does, and begins without a mark.
 func TestEventsAreCompleted(t *testing.T) {
 	call := serve(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"slices"
 
@@ -45,13 +46,11 @@ var boundNames = []string{"max_tokens", "max_completion_tokens"}
 // leastBound is the smallest bound that a request gives, as JSON; empty if it gives none.
 func leastBound(body []byte) string {
 	least := gjson.Result{}
-	gjson.ParseBytes(body).ForEach(func(key, value gjson.Result) bool {
-		isBound := value.Type == gjson.Number && slices.Contains(boundNames, key.String())
-		if isBound && (!least.Exists() || value.Int() < least.Int()) {
-			least = value
+	for _, name := range boundNames {
+		if bound := gjson.GetBytes(body, name); bound.Type == gjson.Number && (!least.Exists() || bound.Int() < least.Int()) {
+			least = bound
 		}
-		return true
-	})
+	}
 	return least.Raw
 }
 
@@ -119,34 +118,55 @@ func (c *chat) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
 		return adapters.Event{Kind: adapters.Done, Relay: raw.Raw, Usage: c.report()}, nil
 	}
 	root, ok := exchange.Object(raw.Data)
-	if !ok || isError(root) || string(raw.Name) == "error" {
+	chunk := c.read(raw.Data, root)
+	if !ok || chunk.isError || string(raw.Name) == "error" {
 		return adapters.Event{}, reported(root, adapters.StreamBroken)
 	}
-	event := c.chunk(raw, root)
+	usageOnly := chunk.usage.IsObject() && !chunk.choices.Get("0").Exists()
+	event := c.classify(chunk.choices, usageOnly)
 	if c.failed {
 		return adapters.Event{}, reported(root, adapters.StreamBroken)
 	}
-	return event, nil
-}
-
-// chunk reads one chunk of a stream.
-func (c *chat) chunk(raw sse.Event, root gjson.Result) adapters.Event {
-	if tier := exchange.Tier(root.Get("service_tier")); tier != "" {
-		c.tier = tier
-	}
-	choices, usage := root.Get("choices"), root.Get("usage")
-	usageOnly := usage.IsObject() && !choices.Get("0").Exists()
-	event := c.classify(choices, usageOnly)
-	if usage.IsObject() {
+	if chunk.usage.IsObject() {
 		c.usage = c.places.usage(root) // nil if it cannot be true: the report before it is not the last one any more
 		if c.finished || usageOnly && c.output {
 			event.Usage = c.report()
 		}
 	}
-	if dropUsage := usage.Exists() && !c.usageWanted; !dropUsage || !usageOnly {
-		event.Relay = c.shown(raw, root, dropUsage)
+	if c.usageWanted || !usageOnly {
+		event.Relay = c.editor.Event(raw)
 	}
-	return event
+	return event, nil
+}
+
+// chunk is what is read of one chunk of a stream.
+type chunk struct {
+	choices, usage gjson.Result
+	isError        bool
+}
+
+// read goes once through a chunk, notes the service tier that it tells, and makes of it what the client gets: with the public model's name
+// in place of the provider's, and without usage that the client did not ask for.
+func (c *chat) read(data []byte, root gjson.Result) (chunk chunk) {
+	c.editor.Reset(data)
+	root.ForEach(func(key, value gjson.Result) bool {
+		switch key.Str {
+		case "choices":
+			chunk.choices = value
+		case "usage":
+			chunk.usage = value
+			if !c.usageWanted {
+				c.editor.Cut(key, value)
+			}
+		case "model":
+			c.editor.ShowModel(value)
+		case "service_tier":
+			c.tier = cmp.Or(exchange.Tier(value), c.tier)
+		}
+		chunk.isError = chunk.isError || tellsError(key.Str, value)
+		return true
+	})
+	return chunk
 }
 
 // report is the usage by the last report, with the tier that served it. An event that went out keeps its own.
@@ -232,22 +252,4 @@ func textBytes(value gjson.Result) int {
 
 func callBytes(call gjson.Result) int {
 	return len(call.Get("name").Str) + len(call.Get("arguments").Str) + len(call.Get("input").Str)
-}
-
-// shown is a chunk as the client gets it: with the public model's name in place of the provider's, and without usage that the client did
-// not ask for.
-func (c *chat) shown(raw sse.Event, root gjson.Result, dropUsage bool) []byte {
-	c.editor.Reset(raw.Data)
-	root.ForEach(func(key, value gjson.Result) bool {
-		switch key.String() {
-		case "model":
-			c.editor.ShowModel(value)
-		case "usage":
-			if dropUsage {
-				c.editor.Cut(key, value)
-			}
-		}
-		return true
-	})
-	return c.editor.Event(raw)
 }

@@ -50,10 +50,18 @@ func refusal(status int, document gjson.Result) (reason adapters.Reason, code st
 	return reason, code
 }
 
-// isError says whether a document reports an error: as OpenAI does, or, as older vLLM servers do, by being one.
-func isError(root gjson.Result) bool {
-	reported := root.Get("error")
-	return reported.Exists() && reported.Type != gjson.Null || root.Get("object").Str == "error"
+// isError says whether a document reports an error.
+func isError(root gjson.Result) (is bool) {
+	root.ForEach(func(key, value gjson.Result) bool {
+		is = tellsError(key.Str, value)
+		return !is
+	})
+	return is
+}
+
+// tellsError says whether a member of a document reports an error: as OpenAI does, or, as older vLLM servers do, by being one.
+func tellsError(name string, value gjson.Result) bool {
+	return name == "error" && value.Type != gjson.Null || name == "object" && value.Str == "error"
 }
 
 // reported is the failure that a success reports in its body.

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -52,33 +53,62 @@ func (r *response) Whole(document []byte) (adapters.Event, *adapters.Failure) {
 // Event reads one event of a stream.
 func (r *response) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
 	root, ok := exchange.Object(raw.Data)
-	name := nameOf(raw, root)
-	if !ok || isError(root) || name == "error" || string(raw.Name) == "error" {
+	step := r.read(raw, root)
+	if !ok || step.isError || step.name == "error" || string(raw.Name) == "error" {
 		return adapters.Event{}, reported(root, adapters.StreamBroken)
 	}
 	var event adapters.Event
-	switch name {
+	switch step.name {
 	case "failed", "cancelled":
-		return adapters.Event{}, reported(root.Get("response"), adapters.StreamBroken)
+		return adapters.Event{}, reported(step.response, adapters.StreamBroken)
 	case "completed", "incomplete":
 		var failure *adapters.Failure
-		if event, failure = r.end(root.Get("response"), adapters.StreamBroken); failure != nil {
+		if event, failure = r.end(step.response, adapters.StreamBroken); failure != nil {
 			return adapters.Event{}, failure
 		}
 	default:
-		event = r.step(name, root)
+		event = r.bring(step)
 	}
-	event.Relay = r.shown(raw, root)
+	event.Relay = r.editor.Event(raw)
 	return event, nil
 }
 
-// nameOf is the name of an event's type, without what all of them have in common.
-func nameOf(raw sse.Event, root gjson.Result) string {
-	name := root.Get("type").Str
-	if name == "" {
-		name = string(raw.Name)
+// step is what is read of one event of a stream.
+type step struct {
+	name     string // of its type, without what all of them have in common
+	isError  bool
+	response gjson.Result
+	brought  output
+}
+
+// read goes once through an event, and makes of it what the client gets: with the public model's name in the response, where it holds one.
+func (r *response) read(raw sse.Event, root gjson.Result) step {
+	s := step{name: string(raw.Name)}
+	r.editor.Reset(raw.Data)
+	root.ForEach(func(key, value gjson.Result) bool {
+		switch key.Str {
+		case "type":
+			s.name = cmp.Or(value.Str, s.name)
+		case "response":
+			s.response = value
+			r.editor.ShowModelOf(value)
+		case "model":
+			r.editor.ShowModel(value)
+		case "item", "part":
+			s.brought.add(readItem(value))
+		case "delta", "text", "refusal", "arguments", "input", "code", "command":
+			s.brought.add(output{bytes: len(value.Str), some: exchange.IsSome(value)})
+		case "annotation":
+			s.brought.add(output{some: exchange.IsSome(value)})
+		}
+		s.isError = s.isError || tellsError(key.Str, value)
+		return true
+	})
+	s.name = strings.TrimPrefix(s.name, "response.")
+	if strings.Contains(s.name, "_call") {
+		s.brought.some, s.brought.toolCall = true, true
 	}
-	return strings.TrimPrefix(name, "response.")
+	return s
 }
 
 // end reads the response when it has come to its end.
@@ -94,10 +124,10 @@ func (r *response) end(document gjson.Result, otherwise adapters.Reason) (adapte
 	return event, nil
 }
 
-// step reads an event before the end.
-func (r *response) step(name string, root gjson.Result) adapters.Event {
-	brought := readEvent(name, root)
-	event := adapters.Event{OutputBytes: r.fresh(name, brought.bytes)}
+// bring is an event before the end.
+func (r *response) bring(s step) adapters.Event {
+	brought := s.brought
+	event := adapters.Event{OutputBytes: r.fresh(s.name, brought.bytes)}
 	brings := brought.some && !(r.output && brought.bytes > 0 && event.OutputBytes == 0) // what ends a part or an item repeats it
 	r.output = r.output || brought.some
 	switch {
@@ -124,26 +154,6 @@ func (r *response) fresh(name string, brought int) int {
 		r.open = max(0, r.open-brought)
 	}
 	return n
-}
-
-// readEvent reads what an event brings of the output.
-func readEvent(name string, root gjson.Result) output {
-	var o output
-	root.ForEach(func(key, value gjson.Result) bool {
-		switch key.String() {
-		case "item", "part":
-			o.add(readItem(value))
-		case "delta", "text", "refusal", "arguments", "input", "code", "command":
-			o.add(output{bytes: len(value.Str), some: exchange.IsSome(value)})
-		case "annotation":
-			o.add(output{some: exchange.IsSome(value)})
-		}
-		return true
-	})
-	if strings.Contains(name, "_call") {
-		o.some, o.toolCall = true, true
-	}
-	return o
 }
 
 // readItems reads a list of items, or of parts of one.
@@ -181,19 +191,4 @@ func readItem(item gjson.Result) output {
 	}
 	o.toolCall = strings.HasSuffix(kind, "_call")
 	return o
-}
-
-// shown is an event as the client gets it: with the public model's name in the response, where it holds one.
-func (r *response) shown(raw sse.Event, root gjson.Result) []byte {
-	r.editor.Reset(raw.Data)
-	root.ForEach(func(key, value gjson.Result) bool {
-		switch key.String() {
-		case "model":
-			r.editor.ShowModel(value)
-		case "response":
-			r.editor.ShowModelOf(value)
-		}
-		return true
-	})
-	return r.editor.Event(raw)
 }

@@ -180,6 +180,17 @@ func (r *Reader) Next() (Event, error) {
 	}
 }
 
+// Ready says that an event with data has been read already, so that Next returns it without reading on. It may be false all the same
+// where lines do not end in LF, or other lines follow those of the data.
+func (r *Reader) Ready() bool {
+	event, _, whole := bytes.Cut(r.buffer[r.start:], []byte("\n\n"))
+	if !whole || bytes.HasPrefix(event, []byte("\n")) || bytes.IndexByte(event, '\r') >= 0 {
+		return false
+	}
+	data, isData := bytes.CutPrefix(event[bytes.LastIndexByte(event, '\n')+1:], []byte("data:"))
+	return isData && len(bytes.TrimSpace(data)) > 0
+}
+
 // release drops the bytes of the event before.
 func (r *Reader) release() {
 	if r.start < len(r.buffer) {

@@ -19,10 +19,29 @@ type seen struct {
 	Partial         bool
 }
 
+// counted counts how often it is read.
+type counted struct {
+	io.Reader
+	reads int
+}
+
+func (c *counted) Read(buffer []byte) (int, error) {
+	c.reads++
+	return c.Reader.Read(buffer)
+}
+
+// errReady is returned if a reader was ready and read on, or brought no data.
+var errReady = errors.New("the reader was not ready")
+
 func readAll(source io.Reader) (events []seen, err error) {
-	reader := NewReader(source)
+	input := &counted{Reader: source}
+	reader := NewReader(input)
 	for {
+		ready, reads := reader.Ready(), input.reads
 		event, err := reader.Next()
+		if ready && (err != nil || input.reads > reads || len(bytes.TrimSpace(event.Data)) == 0) {
+			return events, errReady
+		}
 		if err != nil {
 			return events, err
 		}
@@ -146,6 +165,22 @@ func TestEventsAreNotHeldBack(t *testing.T) {
 			t.Errorf("%q: got %q, %v", input, event.Raw, err)
 		}
 		source.Close()
+	}
+}
+
+func TestReady(t *testing.T) {
+	for input, want := range map[string]bool{
+		"data: b\n\n": true, "event: b\ndata:b\n\ndata": true, "data: a\ndata: b\n\n: c\n\n": true, "\xef\xbb\xbfdata: b\n\n": false,
+		"": false, "data: b": false, "data: b\n": false, ": b\n\ndata: b\n\n": false, "data:\n\n": false, "data: \t\n\n": false, "data\n\n": false,
+		"\ndata: b\n\n": false, "\n\ndata: b\n\n": false, "database: b\n\n": false, "data: \r: c\n\n": false, "\r\ndata: b\n\n": false,
+	} {
+		reader := NewReader(strings.NewReader("data: a\n\n" + input))
+		if _, err := reader.Next(); err != nil || reader.Ready() != want {
+			t.Errorf("%q: got %v, %v", input, reader.Ready(), err)
+		}
+	}
+	if reader := NewReader(strings.NewReader("data: a\n\n")); reader.Ready() {
+		t.Error("ready before anything was read")
 	}
 }
 

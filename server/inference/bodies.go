@@ -86,6 +86,7 @@ type requestBody struct {
 	bodies *bodies
 	user   string
 	bytes  []byte
+	held   int64 // of the memory of all
 }
 
 // read reads a whole body, which is to be closed when the call has ended. One that is announced as too large, or for which there
@@ -192,10 +193,14 @@ func decodedZstd(body io.Reader) (decoded io.ReadCloser, memory int64, err error
 	return decoder.IOReadCloser(), int64(window) + decoderMemory, nil
 }
 
+// drop leaves the body to the garbage collector once nobody will be sent it any more. Its memory still counts as taken: what has been
+// sent is a copy of about that size, which lasts until the answer has ended.
+func (b *requestBody) drop() { b.bytes = nil }
+
 // close gives the body's memory back.
 func (b *requestBody) close() {
-	b.bodies.give(b.user, int64(cap(b.bytes)))
-	b.bytes = nil
+	b.bodies.give(b.user, b.held)
+	b.bytes, b.held = nil, 0
 }
 
 // readFrom reads to the end of as many bytes as are announced, or -1.
@@ -230,6 +235,7 @@ func (b *requestBody) grow(announced int64) bool {
 	if !b.bodies.take(b.user, size-int64(cap(b.bytes)), size-1) {
 		return false
 	}
+	b.held = size
 	b.bytes = append(make([]byte, 0, size), b.bytes...)
 	return true
 }

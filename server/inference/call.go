@@ -37,7 +37,7 @@ func session(r *http.Request, user string, e *envelope) string {
 }
 
 // receive reads a request of a protocol and hands it on.
-func (i *Inference) receive(p *protocol, handle func(x *exchange, e *envelope, body []byte)) func(*exchange) {
+func (i *Inference) receive(p *protocol, handle func(x *exchange, e *envelope, body *requestBody)) func(*exchange) {
 	return func(x *exchange) {
 		body, err := i.bodies.read(x.token.User.ID, x.r)
 		if err != nil {
@@ -55,12 +55,12 @@ func (i *Inference) receive(p *protocol, handle func(x *exchange, e *envelope, b
 			x.fail(describe(err, false))
 			return
 		}
-		handle(x, e, body.bytes)
+		handle(x, e, body)
 	}
 }
 
 // call serves a call.
-func (i *Inference) call(x *exchange, e *envelope, body []byte) {
+func (i *Inference) call(x *exchange, e *envelope, body *requestBody) {
 	request, err := i.route(x, e)
 	if err != nil {
 		x.fail(describe(err, false))

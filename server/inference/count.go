@@ -25,7 +25,7 @@ const countTime = 10 * time.Second
 
 // countTokens says how many tokens a request would take: as a source says that policy allows the request for, or else by an estimate. It
 // is no call: nothing is held, charged or recorded. Under the token's rates it counts like one.
-func (i *Inference) countTokens(x *exchange, e *envelope, body []byte) {
+func (i *Inference) countTokens(x *exchange, e *envelope, body *requestBody) {
 	model := x.catalogue.Models[e.model]
 	if model == nil {
 		x.fail(modelNotFound)
@@ -47,7 +47,7 @@ func (i *Inference) countTokens(x *exchange, e *envelope, body []byte) {
 		x.fail(describe(err, false))
 		return
 	}
-	if tokens, counted := i.countUpstream(x, request, body, e); counted {
+	if tokens, counted := i.countUpstream(x, request, body.bytes, e); counted {
 		x.reply(map[string]any{"input_tokens": tokens})
 		return
 	}

@@ -59,14 +59,18 @@ func readEnvelope(p *protocol, body []byte) (*envelope, error) {
 	if err != nil {
 		return nil, answerError(invalid(err.Error()))
 	}
-	e := &envelope{protocol: p, modalities: map[string]int64{}, choices: 1, routing: engine.RoutingFields(body)}
+	e := &envelope{protocol: p, modalities: map[string]int64{}, choices: 1}
 	missing := map[string]bool{"model": true}
 	for _, name := range p.needs {
 		missing[name] = true
 	}
 	root.ForEach(func(key, value gjson.Result) bool {
-		delete(missing, key.String())
-		err = e.read(key.String(), value)
+		name := key.String()
+		delete(missing, name)
+		if engine.IsRoutingField(name) {
+			e.routing = append(e.routing, strings.Clone(name))
+		}
+		err = e.read(name, value)
 		return err == nil
 	})
 	var refusal answerError

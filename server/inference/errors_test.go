@@ -261,7 +261,7 @@ func TestStreamKeepsSilentClientsOnly(t *testing.T) {
 	}
 	s.tick() // as the timer does after a second
 	s.tick() // and after a silence
-	if err := s.write([]byte("data: 1\n\n")); err != nil {
+	if err := s.write([]byte("data: 1\n\n"), false); err != nil {
 		t.Fatal(err)
 	}
 	want := ": keepalive\n\n: keepalive\n\ndata: 1\n\n"
@@ -271,7 +271,7 @@ func TestStreamKeepsSilentClientsOnly(t *testing.T) {
 	// A client that takes nothing gets no comment in the middle of an event.
 	client.gate = make(chan struct{})
 	written := make(chan error)
-	go func() { written <- s.write([]byte("data: 2\n\n")) }()
+	go func() { written <- s.write([]byte("data: 2\n\n"), false) }()
 	for s.mu.TryLock() {
 		s.mu.Unlock()
 		time.Sleep(time.Millisecond)
@@ -283,6 +283,38 @@ func TestStreamKeepsSilentClientsOnly(t *testing.T) {
 	}
 	if got := client.Body.String(); got != want+"data: 2\n\n" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// flushes notes what a client has by each flush.
+type flushes struct {
+	*httptest.ResponseRecorder
+	seen []string
+}
+
+func (f *flushes) Flush() {
+	f.seen = append(f.seen, f.Body.String())
+	f.Body.Reset()
+}
+
+func TestAStreamWritesTogetherWhatComesTogether(t *testing.T) {
+	client := &flushes{ResponseRecorder: httptest.NewRecorder()}
+	s := newStream(client, writeStall)
+	defer s.close()
+	for _, event := range []struct {
+		text string
+		more bool
+	}{{"1", true}, {"2", true}, {"", true}, {"3", false}, {"", false}, {"4", false}, {"5", true}, {"", false}} {
+		if err := s.write([]byte(event.text), event.more); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.write([]byte("6"), true); err != nil {
+		t.Fatal(err)
+	}
+	s.tick() // nothing waits for an event that does not come
+	if want := []string{string(keepalive) + "123", "4", "5", "6" + string(keepalive)}; !slices.Equal(client.seen, want) {
+		t.Errorf("got %q, want %q", client.seen, want)
 	}
 }
 

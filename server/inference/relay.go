@@ -32,13 +32,13 @@ type relay struct {
 	*Inference
 	x        *exchange
 	envelope *envelope
-	body     []byte
+	body     *requestBody
 	stream   *stream // nil for a whole answer
 	written  bool    // a whole answer's status has been sent
 	rules    policy.Settlement
 }
 
-func (i *Inference) newRelay(x *exchange, e *envelope, body []byte) *relay {
+func (i *Inference) newRelay(x *exchange, e *envelope, body *requestBody) *relay {
 	r := &relay{Inference: i, x: x, envelope: e, body: body}
 	if activation := i.Policy.Current(); activation != nil {
 		if rules := activation.Settings().Settlement; rules != nil {
@@ -63,7 +63,7 @@ func (r *relay) fail(a answer) {
 	switch {
 	case r.stream != nil && !r.stream.abandon():
 		r.x.count(a.code)
-		_ = r.stream.write(r.x.form.event(a, r.x.id.String())) // a client that has gone needs no answer
+		_ = r.stream.write(r.x.form.event(a, r.x.id.String()), false) // a client that has gone needs no answer
 	case r.written:
 		panic(http.ErrAbortHandler)
 	default:
@@ -165,7 +165,7 @@ func (a *attempt) run(ctx context.Context) {
 
 func (a *attempt) upstreamRequest() adapters.Request {
 	request := adapters.Request{
-		Protocol: a.envelope.protocol.name, Body: a.body, Model: a.grant.Candidate.Model, PublicModel: a.envelope.model,
+		Protocol: a.envelope.protocol.name, Body: a.body.bytes, Model: a.grant.Candidate.Model, PublicModel: a.envelope.model,
 		Stream: a.envelope.stream, UsageWanted: a.envelope.usageWanted, Header: spokenHeader(a.x.r.Header), Query: a.x.r.URL.RawQuery,
 	}
 	if !a.grant.HonourRouting {
@@ -194,7 +194,9 @@ func (a *attempt) take(event adapters.Event) {
 		a.answerWhole(event)
 	case !a.outcome.Output && !event.Kind.IsOutput() && event.Kind != adapters.Done && len(a.opening)+len(event.Relay) <= openingMax:
 		a.opening = append(a.opening, event.Relay...)
-		_ = a.timed(a.stream.begin) // which has noted that the client is gone
+		if !event.More {
+			_ = a.timed(a.stream.begin) // which has noted that the client is gone
+		}
 	default:
 		a.relayEvent(event)
 	}
@@ -208,16 +210,14 @@ func (a *attempt) relayEvent(event adapters.Event) {
 		a.opening = nil
 	}
 	if event.Kind != adapters.Done {
-		a.outcome.Output = true
+		a.outcome.Output = true // so that no other source will be tried
+		a.body.drop()
 		a.relayed.Store(true)
 	}
 	if a.client.Err() != nil {
 		return
 	}
-	var err error
-	if len(relayed) > 0 {
-		err = a.timed(func() error { return a.stream.write(relayed) })
-	}
+	err := a.timed(func() error { return a.stream.write(relayed, event.More) })
 	// A client may go as soon as it has the last event: whether it took it is what counts.
 	a.delivered = err == nil && event.Kind == adapters.Done
 }

@@ -12,6 +12,8 @@ const (
 	commitAfter = time.Second
 	// silenceMax is how long a stream may be silent before a comment is due: well below the idle time-outs of proxies.
 	silenceMax = 15 * time.Second
+	// givenFor is the part of a write's time for which it is not given anew, as that costs as much as a tenth of a short event.
+	givenFor = 16
 )
 
 // keepalive is a comment: no output, no event, nothing that counts.
@@ -22,10 +24,12 @@ var keepalive = []byte(": keepalive\n\n")
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	stall   time.Duration // for one write
+	stall   time.Duration // for one write, of which givenAt may take a part
 
 	mu        sync.Mutex // held for the whole of a write, so that nothing comes between the bytes of an event
 	committed bool
+	unsent    bool      // something was written and not flushed
+	givenAt   time.Time // when the client was last given its time
 	closed    bool
 	err       error // of the first failed write
 	timer     *time.Timer
@@ -55,9 +59,10 @@ func (s *stream) tick() {
 	} else {
 		s.commit()
 	}
+	s.flush()
 }
 
-// commit sends the status and the first comment. The mutex is held.
+// commit writes the status and the first comment. The mutex is held.
 func (s *stream) commit() {
 	if s.committed {
 		return
@@ -71,19 +76,24 @@ func (s *stream) commit() {
 	s.put(keepalive)
 }
 
-// put writes whole events and flushes them. The mutex is held.
+// put writes whole events. The mutex is held.
 func (s *stream) put(events []byte) {
-	if s.err != nil {
-		return
+	if now := time.Now(); s.err == nil && now.Sub(s.givenAt) > s.stall/givenFor {
+		s.givenAt, s.err = now, giveTime(s.control, s.stall)
 	}
-	s.err = giveTime(s.control, s.stall)
 	if s.err == nil {
 		_, s.err = s.w.Write(events)
+		s.unsent = true
 	}
-	if s.err == nil {
+}
+
+// flush sends what was written. The mutex is held.
+func (s *stream) flush() {
+	if s.err == nil && s.unsent {
 		s.err = s.control.Flush()
+		s.unsent = false
+		s.timer.Reset(silenceMax)
 	}
-	s.timer.Reset(silenceMax)
 }
 
 // begin commits the stream, if it is not yet.
@@ -91,15 +101,21 @@ func (s *stream) begin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.commit()
+	s.flush()
 	return s.err
 }
 
-// write sends whole events.
-func (s *stream) write(events []byte) error {
+// write sends whole events, together with the next ones if more follow at once.
+func (s *stream) write(events []byte, more bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.commit()
-	s.put(events)
+	if len(events) > 0 {
+		s.put(events)
+	}
+	if !more {
+		s.flush()
+	}
 	return s.err
 }
 

@@ -38,7 +38,7 @@ func run() error {
 	dur := flag.Duration("dur", time.Second, "length of one sample")
 	only := flag.String("only", "", "take these stages alone, with commas between: c1 c16 c64 c512 first hold (and -responses, -messages of both) counts policy library windows ledger")
 	file := flag.String("json", "", "also write every sample into this file")
-	folder := flag.String("profile", "", "instead write profiles into this folder, of calls, chunks, sqlite and ledger")
+	folder := flag.String("profile", "", "instead write profiles into this folder, of calls, first, chunks, sqlite and ledger")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -32,6 +32,7 @@ func (b *bench) profile(folder string, wanted func(load string) bool) error {
 		run         func(*target, string) error
 	}{
 		{"calls", regent, func(t *target, _ string) error { return callFor(t, 16, profileFor).err }},
+		{"first", regent, firstFor},
 		{"chunks", regent, pacedFor},
 		{"sqlite", sqlite, func(t *target, _ string) error { return callFor(t, 64, profileFor).err }},
 	} {
@@ -48,6 +49,14 @@ func (b *bench) profile(folder string, wanted func(load string) bool) error {
 	}
 	if wanted(ledgerStage) {
 		return b.profileLedger(folder)
+	}
+	return nil
+}
+
+// firstFor reads short streams, one after the other.
+func firstFor(t *target, _ string) error {
+	if _, lost := firstTokens(t, chat, profileFor); lost > 0 {
+		return fmt.Errorf("%d streams did not come through whole", lost)
 	}
 	return nil
 }
