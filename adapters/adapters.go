@@ -52,6 +52,9 @@ type Request struct {
 	// UsageWanted says whether the client itself asked for usage in the stream. If not, the provider asks for it all the
 	// same and keeps it out of what is relayed.
 	UsageWanted bool
+	// Searches is how many web searches the call was admitted with. The provider is told so where the request bounds them nowhere; 0 if it
+	// offers none.
+	Searches int64
 	// Strip lists top-level fields to delete from the body.
 	Strip []string
 	// Header is what the client sent besides, for providers that a host makes itself. Those of this module pass on nothing of it, but

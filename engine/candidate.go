@@ -99,6 +99,7 @@ func (r *Request) reserve(candidate *Candidate) (ledger.Reserve, error) {
 		reserve.Tokens = &sum
 	}
 	if reserve.NanoUSD == nil && candidate.Price != nil {
+		bounds.Units = listed(r.Units, candidate.Price)
 		cost, err := candidate.Price.Ceiling(bounds)
 		if err != nil {
 			return reserve, err
@@ -113,6 +114,17 @@ func (r *Request) reserve(candidate *Candidate) (ledger.Reserve, error) {
 		reserve.NanoCredits = &credits
 	}
 	return reserve, nil
+}
+
+// listed are the units that a price lists.
+func listed(units map[string]int64, price *ledger.Price) map[string]int64 {
+	known := map[string]int64{}
+	for unit, n := range units {
+		if _, has := price.UnitCharges[unit]; has {
+			known[unit] = n
+		}
+	}
+	return known
 }
 
 // outputBound is the most output that the call can bring from a candidate; nil if neither bounds it.

@@ -37,6 +37,9 @@ type Request struct {
 	// bounds the output of its request accordingly, since what is used beyond a cap is charged all the same.
 	MaxTokens      *int64
 	MaxCostNanoUSD *int64
+	// Units are the most that the call can use of what is not charged by tokens, for example web_search. What of it a candidate's price
+	// lists is set aside.
+	Units map[string]int64
 	// TaskID puts the call into a task's one shared pool.
 	TaskID string
 	// Scopes are whose accounts the call stands on, with their limits, besides those of the router's own budgets.
@@ -58,6 +61,11 @@ func (r *Request) complete() error {
 	for _, n := range []*int64{r.MaxTokens, r.MaxCostNanoUSD, r.Facts.InputTokens, r.Facts.OutputTokensMax} {
 		if n != nil && (*n < 0 || *n > ledger.TokensMax) {
 			return invalid("caps and counts of tokens must be within 0 and 2^53 - 1")
+		}
+	}
+	for _, n := range r.Units {
+		if n < 0 || n > ledger.TokensMax {
+			return invalid("units must be within 0 and 2^53 - 1")
 		}
 	}
 	if len(r.Candidates) > candidatesMax {

@@ -29,6 +29,10 @@ func TestReserve(t *testing.T) {
 		"dear cache writes, which the dialect has": {func(r *Request, c *Candidate) {
 			r.Facts.InputTokens, c.Price, c.CacheWrites = number(10), &ledger.Price{Rates: ledger.Rates{CacheWrite1h: 2_000_000}}, true
 		}, number(60), number(20_000)},
+		"units that the price lists, and others": {func(r *Request, c *Candidate) {
+			r.Facts.InputTokens, c.Price = number(10), &ledger.Price{UnitCharges: map[string]int64{"web_search": 10_000_000, "page": 1}}
+			r.Units = map[string]int64{"web_search": 3, "image": 5}
+		}, number(60), number(30_000_000)},
 		"dear cache writes, which it has not": {func(r *Request, c *Candidate) {
 			r.Facts.InputTokens, c.Price = number(10), &ledger.Price{Rates: ledger.Rates{CacheWrite1h: 2_000_000}}
 		}, number(60), number(0)},

@@ -10,12 +10,16 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
+	"github.com/tidwall/gjson"
+
 	"regent/adapters"
 	"regent/adapters/exchange"
+	"regent/adapters/splice"
 	"regent/adapters/upstream"
 )
 
@@ -86,7 +90,7 @@ func (p *Provider) CountTokens(ctx context.Context, request adapters.Request) ([
 
 // send posts a request to one of the protocol's endpoints.
 func (p *Provider) send(ctx context.Context, request adapters.Request, endpoint string, reader exchange.Reader) (adapters.Answer, error) {
-	body, err := exchange.Body(request, nil, nil)
+	body, err := exchange.Body(request, nil, boundSearches(request.Searches))
 	if err != nil {
 		return nil, &adapters.Failure{Reason: adapters.InvalidRequest, Cause: err}
 	}
@@ -95,6 +99,27 @@ func (p *Provider) send(ctx context.Context, request adapters.Request, endpoint 
 		Body: body, Stream: request.Stream,
 	}
 	return call.Send(ctx, reader)
+}
+
+// boundSearches tells a tool that makes web searches how many the call was admitted with, unless it has a bound of its own. Of such tools a
+// request has one: its name is the vendor's.
+func boundSearches(most int64) exchange.Member {
+	return func(s *splice.Splicer, name string, value gjson.Result) error {
+		if name != "tools" || most == 0 {
+			return nil
+		}
+		value.ForEach(func(_, tool gjson.Result) bool {
+			if uses := tool.Get("max_uses"); !strings.HasPrefix(tool.Get("type").Str, "web_search") {
+				return true
+			} else if !uses.Exists() {
+				s.Add(tool.Index+len(tool.Raw)-1, "max_uses", strconv.FormatInt(most, 10))
+			} else if uses.Type == gjson.Null {
+				s.Replace(uses, strconv.FormatInt(most, 10))
+			}
+			return true
+		})
+		return nil
+	}
 }
 
 // query is what is passed on of a client's query: that the body is written in the protocol's beta, as the vendor's clients say there.

@@ -201,3 +201,22 @@ func TestCountTokens(t *testing.T) {
 		}
 	}
 }
+
+// TestSearchesAreBounded where a tool for them leaves them open; no other tool is changed.
+func TestSearchesAreBounded(t *testing.T) {
+	for given, want := range map[string]string{
+		`[{"type":"web_search_20250305","name":"web_search"}]`:  `[{"type":"web_search_20250305","name":"web_search","max_uses":8}]`,
+		`[ {"name":"f"} , { "type" : "web_search_20260318" } ]`: `[ {"name":"f"} , { "type" : "web_search_20260318" ,"max_uses":8} ]`,
+		`[{"max_uses":null,"type":"web_search_20250305"}]`:      `[{"max_uses":8,"type":"web_search_20250305"}]`,
+		`[{"type":"web_search_20250305","max_uses":3}]`:         `[{"type":"web_search_20250305","max_uses":3}]`,
+		`[{"type":"web_fetch_20250910"},{"type":"custom"}]`:     `[{"type":"web_fetch_20250910"},{"type":"custom"}]`,
+	} {
+		baseURL, got := listen(t)
+		for searches, wanted := range map[int64]string{8: want, 0: given} {
+			request := adapters.Request{Body: []byte(`{"model":"up","tools":` + given + `}`), Model: "up", Searches: searches}
+			if _, err := newClient(t, Config{BaseURL: baseURL}).Send(t.Context(), request); err == nil || got.body != `{"model":"up","tools":`+wanted+`}` {
+				t.Errorf("%s, %d searches: sent %s, %v", given, searches, got.body, err)
+			}
+		}
+	}
+}

@@ -26,6 +26,8 @@ type dialect struct {
 	writes bool
 	// shows says that answers show all of the output that is charged: models behind the others think without telling.
 	shows bool
+	// searches says that the server makes web searches of its own, where a request of Responses offers it a tool for them.
+	searches bool
 	// hidden says that the completion may leave out the model's reasoning, which then shows in the total alone.
 	hidden bool
 }
@@ -34,9 +36,9 @@ type dialect struct {
 // vLLM sends with each chunk, and twice at the end, OpenRouter's comments and errors inside a stream, Azure's first chunk, which has
 // no choices. OpenRouter's own idea of the cost is not read: what a call costs is for the catalogue's prices to say.
 var dialects = map[string]*dialect{
-	"openai":     {cached: []string{detailed}, writes: true},
-	"azure":      {cached: []string{detailed}, writes: true, keyHeader: "Api-Key", deployments: true},
-	"openrouter": {cached: []string{detailed}, writes: true},
+	"openai":     {cached: []string{detailed}, writes: true, searches: true},
+	"azure":      {cached: []string{detailed}, writes: true, searches: true, keyHeader: "Api-Key", deployments: true},
+	"openrouter": {cached: []string{detailed}, writes: true, searches: true},
 	"vllm":       {cached: []string{detailed}, shows: true},
 	"ollama":     {cached: []string{detailed}, olderBound: true, shows: true},
 	"llamacpp":   {cached: []string{detailed, "timings.cache_n"}, olderBound: true, shows: true}, // the latter in what is older

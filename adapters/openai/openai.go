@@ -82,7 +82,7 @@ type endpoint struct {
 
 var endpoints = map[adapters.Protocol]endpoint{
 	adapters.OpenAIChat:       {path: "/chat/completions", deployed: true, streams: true, edit: editChat, reader: newChat},
-	adapters.OpenAIResponses:  {path: "/responses", streams: true, edit: edit, reader: newResponse},
+	adapters.OpenAIResponses:  {path: "/responses", streams: true, edit: editResponse, reader: newResponse},
 	adapters.OpenAICompact:    {path: "/responses/compact", edit: edit, reader: newResponse},
 	adapters.OpenAIEmbeddings: {path: "/embeddings", deployed: true, edit: edit, reader: newEmbeddings},
 }

@@ -2,14 +2,34 @@ package openai
 
 import (
 	"cmp"
+	"strconv"
 	"strings"
 
 	"github.com/tidwall/gjson"
 
 	"regent/adapters"
 	"regent/adapters/exchange"
+	"regent/adapters/splice"
 	"regent/adapters/sse"
 )
+
+// toolCalls bounds all that a server's own tools do in the course of a request.
+const toolCalls = "max_tool_calls"
+
+// editResponse is a request's body for the provider, which is told how many web searches the call was admitted with, unless the request
+// itself bounds them.
+func editResponse(request adapters.Request, d *dialect) ([]byte, error) {
+	if request.Searches == 0 || !d.searches {
+		return edit(request, d)
+	}
+	most := strconv.FormatInt(request.Searches, 10)
+	return exchange.Body(request, map[string]string{toolCalls: most}, func(s *splice.Splicer, name string, value gjson.Result) error {
+		if name == toolCalls && value.Type == gjson.Null {
+			s.Replace(value, most)
+		}
+		return nil
+	})
+}
 
 // response is what a provider says in the course of one call of Responses, or of their compaction.
 //

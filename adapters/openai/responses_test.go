@@ -426,3 +426,31 @@ func BenchmarkResponse(b *testing.B) {
 		}
 	}
 }
+
+// TestSearchesAreBounded where the request leaves them open and the server makes some; elsewhere nothing changes.
+func TestSearchesAreBounded(t *testing.T) {
+	for given, want := range map[string]string{
+		`{"model":"up","tools":[]}`:                       `{"model":"up","tools":[],"max_tool_calls":8}`,
+		`{"model":"up","max_tool_calls":null,"tools":[]}`: `{"model":"up","max_tool_calls":8,"tools":[]}`,
+		`{"model":"up","max_tool_calls":8}`:               `{"model":"up","max_tool_calls":8}`,
+	} {
+		for name, d := range dialects {
+			wanted := given
+			if d.searches {
+				wanted = want
+			}
+			got, err := editResponse(adapters.Request{Body: []byte(given), Model: "up", Searches: 8}, d)
+			if err != nil || string(got) != wanted {
+				t.Errorf("%s: %s: got %s, %v, want %s", name, given, got, err, wanted)
+			}
+			if got, err := editResponse(adapters.Request{Body: []byte(given), Model: "up"}, d); err != nil || string(got) != given {
+				t.Errorf("%s: without searches: %s: got %s, %v", name, given, got, err)
+			}
+		}
+	}
+	for _, name := range []string{"openai", "azure", "openrouter"} {
+		if !dialects[name].searches {
+			t.Errorf("%s makes searches", name)
+		}
+	}
+}

@@ -36,6 +36,9 @@ func session(r *http.Request, user string, e *envelope) string {
 	return user + "\n" + name
 }
 
+// webSearch is the unit in which adapters report, and prices charge, web searches.
+const webSearch = "web_search"
+
 // receive reads a request of a protocol and hands it on.
 func (i *Inference) receive(p *protocol, handle func(x *exchange, e *envelope, body *requestBody)) func(*exchange) {
 	return func(x *exchange) {
@@ -102,6 +105,9 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 			Modalities: e.names(), OutputTokensMax: e.outputTokensMax,
 		},
 		Scopes: slices.Concat(x.catalogue.Scopes(user, x.identity(), task), x.token.Scopes()), Rates: x.token.Rates, Session: session(x.r, user.ID, e),
+	}
+	if e.searches > 0 {
+		request.Units = map[string]int64{webSearch: e.searches}
 	}
 	var tokens int64
 	if model := x.catalogue.Models[e.model]; model != nil {

@@ -39,6 +39,10 @@ type envelope struct {
 	serviceTier string
 	// speed is the speed that is asked for, where it has a price of its own; empty if none is. It is asked of prices like a service tier.
 	speed string
+	// searches is how many web searches the provider may make; 0 if no tool offers any.
+	searches int64
+	// toolCalls is the request's own bound of what the provider's tools do; nil if it has none.
+	toolCalls *int64
 	// keptFiles says that a part stands for a file that a provider keeps.
 	keptFiles bool
 	// routing are the fields by which the request chooses where OpenRouter sends it.
@@ -89,6 +93,9 @@ func readEnvelope(p *protocol, body []byte) (*envelope, error) {
 		return nil, answerError(keptNotFound)
 	}
 	e.bindOutput()
+	if e.toolCalls != nil && e.searches > 0 {
+		e.searches = *e.toolCalls
+	}
 	return e, nil
 }
 

@@ -30,6 +30,10 @@ func readChat(e *envelope, name string, value gjson.Result) error {
 		return e.readMessages(value, e.readMessage)
 	case "tools":
 		return e.readTools(value)
+	case "web_search_options":
+		if isSet(value) {
+			return errors.New("web_search_options must be left out: no usage tells what the search costs")
+		}
 	case "functions", "response_format", "prediction", "documents":
 		e.addValue(value)
 	case "temperature", "top_p", "frequency_penalty", "presence_penalty":

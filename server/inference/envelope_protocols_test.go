@@ -170,17 +170,34 @@ func TestProtocolsRefuse(t *testing.T) {
 		{"compact", `{"model":"m"}`, "input is missing"},
 		{"embeddings", `{"model":"m"}`, "input is missing"},
 	}
-	for tool, says := range map[string]string{
+	tools := map[string]string{
 		`{"type":"mcp","server_url":"https://x"}`: "servers of its own choice", `{"type":"mcp_toolset"}`: "servers of its own choice",
 		`{"type":"image_generation"}`: "what it costs", `{"type":"code_interpreter","container":"cntr_1"}`: "what it costs",
 		`{"type":"code_execution_20250825"}`: "what it costs", `{"type":"shell","environment":{"type":"container_auto"}}`: "container",
 		`{"type":"advisor_20260301","model":"x"}`: "policy has not judged", `{"type":"novelty","model":"x"}`: "must not name a model",
 		`{"type":"namespace","tools":[{"type":"function"},{"type":"mcp"}]}`: "servers of its own choice",
-	} {
+	}
+	for tool, says := range tools {
 		for _, name := range []string{"chat", "responses", "compact", "messages", "count"} {
+			if name == "chat" && (strings.Contains(tool, "shell") || strings.Contains(tool, "novelty") || strings.Contains(tool, "namespace")) {
+				says = "not served in chat completions" // which has no tools but functions
+			} else {
+				says = tools[tool]
+			}
 			bodies = append(bodies, body{name, with(name, `"tools":[{"name":"f"},`+tool+`]`), says}, body{name, with(name, `"tools":`+tool), says})
 		}
 	}
+	for _, kind := range []string{"web_search", "openrouter:web_search", "builtin_function"} {
+		bodies = append(bodies, body{"chat", with("chat", `"tools":[{"type":"`+kind+`"}]`), "tools of type " + kind + " are not served in chat completions"})
+	}
+	bodies = append(bodies,
+		body{"chat", with("chat", `"web_search_options":{}`), "web_search_options must be left out"},
+		body{"responses", with("responses", `"max_tool_calls":1.5`), "max_tool_calls must be"},
+		body{"responses", with("responses", `"max_tool_calls":"1"`), "max_tool_calls must be"},
+		body{"responses", items(`{"type":"additional_tools","role":"developer","tools":[{"type":"code_interpreter"}]}`), "what it costs"},
+		body{"compact", items(`{"type":"tool_search_output","tools":[{"type":"namespace","tools":[{"type":"mcp"}]}]}`), "servers of its own choice"},
+		body{"messages", with("messages", `"tools":[{"type":"web_search_20250305","max_uses":-1}]`), "max_uses must be"},
+	)
 	for _, name := range []string{"messages", "count"} {
 		bodies = append(bodies,
 			body{name, with(name, `"mcp_servers":[{"url":"https://x"}]`), "mcp_servers must be empty"},
@@ -226,6 +243,38 @@ func TestProtocolsRefuse(t *testing.T) {
 		var refusal answerError
 		if !errors.As(err, &refusal) || refusal.status != http.StatusBadRequest || !strings.Contains(refusal.message, test.says) {
 			t.Errorf("%s: %.100s: got %v, want a 400 that says %q", test.in, test.body, err, test.says)
+		}
+	}
+}
+
+// TestSearches: how many web searches a request allows its provider, which a hold covers and the provider is told.
+func TestSearches(t *testing.T) {
+	for body, want := range map[[2]string]int64{
+		{"messages", `"tools":[{"name":"f"}]`}:                                                        0,
+		{"messages", `"tools":[{"type":"web_search_20250305"}]`}:                                      searchesMax,
+		{"messages", `"tools":[{"type":"web_search_20250305","max_uses":null}]`}:                      searchesMax,
+		{"messages", `"tools":[{"max_uses":3,"type":"web_search_20250305"}]`}:                         3,
+		{"messages", `"tools":[{"type":"web_search_20250305","max_uses":0},{"type":"web_fetch"}]`}:    0,
+		{"messages", `"tools":{"type":"web_search_20250305","max_uses":2}`}:                           2,
+		{"messages", `"tools":[{"type":"web_search_20250305","max_uses":2},{"type":"web_search_x"}]`}: 2 + searchesMax,
+		{"messages", `"tools":[{"type":"web_search_20250305"}],"max_tool_calls":1`}:                   searchesMax,
+		{"responses", `"tools":[{"type":"function"}],"max_tool_calls":7`}:                             0,
+		{"responses", `"tools":[{"type":"web_search"}]`}:                                              searchesMax,
+		{"responses", `"tools":[{"type":"web_search","max_uses":0}]`}:                                 searchesMax,
+		{"responses", `"tools":[{"type":"web_search_preview"}],"max_tool_calls":null`}:                searchesMax,
+		{"responses", `"max_tool_calls":40,"tools":[{"type":"web_search"}]`}:                          40,
+		{"responses", `"max_tool_calls":0,"tools":[{"type":"web_search"}]`}:                           0,
+		{"responses", `"tools":[{"type":"namespace","tools":[{"type":"web_search"}]}]`}:               searchesMax,
+		{"responses", `"input":[{"type":"additional_tools","tools":[{"type":"web_search"}]}]`}:        searchesMax,
+		{"chat", `"tools":[{"type":"function"},{"type":"custom"},{"name":"f"}]`}:                      0,
+		{"chat", `"web_search_options":null`}:                                                         0,
+	} {
+		given := with(body[0], body[1])
+		if strings.Contains(body[1], `"input"`) {
+			given = `{"model":"m",` + body[1] + `}`
+		}
+		if e, err := readEnvelope(spoken[body[0]], []byte(given)); err != nil || e.searches != want {
+			t.Errorf("%s: %s: got %+v, %v, want %d", body[0], body[1], e, err, want)
 		}
 	}
 }

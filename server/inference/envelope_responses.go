@@ -47,6 +47,8 @@ func readResponses(e *envelope, name string, value gjson.Result) error {
 		}
 	case "tools":
 		return e.readTools(value)
+	case "max_tool_calls":
+		return e.readToolCalls(value)
 	case "instructions", "text":
 		e.addValue(value)
 	case "temperature", "top_p":
@@ -74,10 +76,24 @@ func (e *envelope) readInput(input gjson.Result) (err error) {
 			e.addPart(item, responsesParts[kind], true)
 		default:
 			e.readItem(item)
+			err = e.checkTools(item.Get("tools"))
 		}
 		return err == nil
 	})
 	return err
+}
+
+// readToolCalls reads the bound of all that the provider's tools do.
+func (e *envelope) readToolCalls(value gjson.Result) error {
+	if !isSet(value) {
+		return nil
+	}
+	n, ok := wholeNumber(value)
+	if !ok || n < 0 {
+		return errors.New("max_tool_calls must be a whole number")
+	}
+	e.toolCalls = &n
+	return nil
 }
 
 // isReference says whether an item stands for one that a provider keeps, for whichever user of its account. Its type may be left out.

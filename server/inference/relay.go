@@ -166,7 +166,8 @@ func (a *attempt) run(ctx context.Context) {
 func (a *attempt) upstreamRequest() adapters.Request {
 	request := adapters.Request{
 		Protocol: a.envelope.protocol.name, Body: a.body.bytes, Model: a.grant.Candidate.Model, PublicModel: a.envelope.model,
-		Stream: a.envelope.stream, UsageWanted: a.envelope.usageWanted, Header: spokenHeader(a.x.r.Header), Query: a.x.r.URL.RawQuery,
+		Stream: a.envelope.stream, UsageWanted: a.envelope.usageWanted, Searches: a.envelope.searches,
+		Header: spokenHeader(a.x.r.Header), Query: a.x.r.URL.RawQuery,
 	}
 	if !a.grant.HonourRouting {
 		request.Strip = a.envelope.routing

@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"github.com/tidwall/gjson"
+
+	"regent/adapters"
+	"regent/ledger"
 )
 
 // keptNotFound is the answer for a file, a store or a container that a provider keeps for an account, which many users share.
@@ -25,27 +28,34 @@ var ungoverned = map[string]string{
 	"advisor":          "it asks a model that policy has not judged",
 }
 
+// searchesMax is how many web searches a call may make whose request does not say: what Claude Code allows itself.
+const searchesMax = 8
+
 // readTools counts the tools as they are written, and refuses those that cannot be governed.
 func (e *envelope) readTools(tools gjson.Result) error {
 	e.addValue(tools)
-	return checkTools(tools)
+	return e.checkTools(tools)
 }
 
-func checkTools(tools gjson.Result) (err error) {
+func (e *envelope) checkTools(tools gjson.Result) (err error) {
 	eachPart(tools, func(tool gjson.Result) {
 		if err == nil {
-			err = checkTool(tool)
+			err = e.checkTool(tool)
 		}
 	})
 	return err
 }
 
 // checkTool goes through a tool once, as it may be large, and hold others: a namespace does.
-func checkTool(tool gjson.Result) (err error) {
+func (e *envelope) checkTool(tool gjson.Result) (err error) {
+	kind, uses := "", int64(searchesMax)
 	tool.ForEach(func(key, value gjson.Result) bool {
 		switch key.String() {
 		case "type":
-			err = checkToolType(value.String())
+			kind = value.String()
+			err = e.checkToolType(kind)
+		case "max_uses":
+			uses, err = e.readUses(value)
 		case "vector_store_ids":
 			if isSet(value) {
 				err = answerError(keptNotFound)
@@ -59,14 +69,29 @@ func checkTool(tool gjson.Result) (err error) {
 				err = errors.New("a tool must not name a model: policy has not judged it")
 			}
 		case "tools":
-			err = checkTools(value)
+			err = e.checkTools(value)
 		}
 		return err == nil
 	})
+	if strings.HasPrefix(kind, "web_search") {
+		e.searches = min(e.searches+uses, ledger.TokensMax)
+	}
 	return err
 }
 
-func checkToolType(kind string) error {
+// readUses reads how often a tool of Anthropic's may be used. Other protocols do not have it.
+func (e *envelope) readUses(value gjson.Result) (int64, error) {
+	if e.protocol.name != adapters.AnthropicMessages || !isSet(value) {
+		return searchesMax, nil
+	}
+	n, ok := wholeNumber(value)
+	if !ok || n < 0 {
+		return 0, errors.New("max_uses must be a whole number")
+	}
+	return n, nil
+}
+
+func (e *envelope) checkToolType(kind string) error {
 	if kind == "file_search" { // in a provider's store
 		return answerError(keptNotFound)
 	}
@@ -74,6 +99,9 @@ func checkToolType(kind string) error {
 		if strings.HasPrefix(kind, begin) {
 			return fmt.Errorf("tools of type %s are not served: %s", clip(kind), reason)
 		}
+	}
+	if e.protocol.name == adapters.OpenAIChat && kind != "" && kind != "function" && kind != "custom" {
+		return fmt.Errorf("tools of type %s are not served in chat completions: no usage tells what they cost", clip(kind))
 	}
 	return nil
 }
