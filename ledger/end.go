@@ -99,7 +99,7 @@ func (op *end) late(b *batch, hold HoldRow) error {
 	}
 	used, err := hold.consumed(op.consumption)
 	if err != nil { // what cannot be priced lowers nothing, either
-		return err
+		return nil
 	}
 	refunds := make(map[Account]int64, len(hold.Accounts))
 	for account, total := range hold.Totals {

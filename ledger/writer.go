@@ -132,6 +132,9 @@ func (q *queue) signal() {
 // waits, it is taken back; once it is being written, its answer is waited for, which the transaction's time-out bounds.
 func (l *Ledger) do(ctx context.Context, lane lane, op operation) error {
 	w := &waiter{operation: op, lane: lane, done: make(chan struct{})}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if err := l.queue.put(w); err != nil {
 		return err
 	}
@@ -396,7 +399,7 @@ func isStoreError(err error) bool {
 	var duplicate *DuplicateError
 	return !errors.As(err, &limit) && !errors.As(err, &duplicate) && !isGateError(err) &&
 		!errors.Is(err, ErrState) && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrOverflow) && !errors.Is(err, ErrUsage) &&
-		!errors.Is(err, ErrPrice) && !errors.Is(err, ErrNotFound)
+		!errors.Is(err, ErrPrice) && !errors.Is(err, ErrUnpriced) && !errors.Is(err, ErrNotFound)
 }
 
 // begin reads every row that the operations name.

@@ -282,6 +282,22 @@ func TestACancelledWaiterHoldsNothing(t *testing.T) {
 	wantHeld(t, l, 0)
 }
 
+// TestWhoHasGoneWritesNothing: neither does an operation whose context has ended before it began.
+func TestWhoHasGoneWritesNothing(t *testing.T) {
+	l, store, _ := open(t, ledger.Config{})
+	before := store.updates.Load()
+	gone, leave := context.WithCancelCause(ctx)
+	leave(errDisk)
+	for range 10 {
+		if _, err := l.Admit(gone, admission(9)); !errors.Is(err, errDisk) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if got := store.updates.Load(); got != before {
+		t.Errorf("%d transactions", got-before)
+	}
+}
+
 // TestAnAdmissionThatIsBeingWrittenIsAnswered: whoever stops waiting must learn of a hold that they have got.
 func TestAnAdmissionThatIsBeingWrittenIsAnswered(t *testing.T) {
 	l, store, _ := open(t, ledger.Config{})

@@ -240,6 +240,17 @@ func settlesLate(t *testing.T, b *bench) {
 	b.Advance(refund + 2*ttl)
 	b.touch()
 	wantEqual(t, "too late", b.settle(third, ledger.Usage{Output: 1}), ledger.Charge{Tokens: 100, UnknownUsage: true})
+
+	// What the price does not list lowers nothing, and is no fault of the store's.
+	unlisted := tokens(100, 1<<40)
+	unlisted.Price = &ledger.Price{}
+	for _, usage := range []ledger.Usage{{Output: 1, Tier: "unlisted"}, {Output: 1, Units: map[string]int64{"unlisted": 1}}} {
+		unlisted.Hold = newID()
+		odd := b.admit(unlisted)
+		b.Advance(ttl)
+		b.touch()
+		wantEqual(t, "the late charge of what has no price", b.settle(odd, usage), ledger.Charge{Tokens: 100, UnknownUsage: true})
+	}
 }
 
 func renews(t *testing.T, b *bench) {
