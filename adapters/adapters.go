@@ -1,4 +1,4 @@
-// Package adapters is the vocabulary in which the rest of Regent speaks of providers, and below it, a package a protocol,
+// Package adapters is the vocabulary in which the rest of Regent speaks of providers, and below it, a package a vendor,
 // those that speak to them.
 //
 // The vocabulary is neutral: a [Provider] turns a client's request into an [Answer], whose [Event] values say what the
@@ -52,6 +52,9 @@ type Request struct {
 	// UsageWanted says whether the client itself asked for usage in the stream. If not, the provider asks for it all the
 	// same and keeps it out of what is relayed.
 	UsageWanted bool
+	// OutputTokensMax is the most that one answer may bring, which a server that would go on without an end is told where the request does not
+	// say; 0 if nothing bounds it.
+	OutputTokensMax int64
 	// Searches is how many web searches the call was admitted with. The provider is told so where the request bounds them nowhere; 0 if it
 	// offers none.
 	Searches int64

@@ -3,6 +3,8 @@ package adapters
 import (
 	"fmt"
 	"time"
+
+	"regent/ledger"
 )
 
 // Reason says why an attempt failed, in words that policy, records and the console share.
@@ -46,6 +48,8 @@ type Failure struct {
 	RetryAfter time.Duration
 	// Accepted says that the provider had answered with a success before it failed, so it may charge for the call.
 	Accepted bool
+	// Usage is what the provider says was used all the same; nil if it does not say.
+	Usage *ledger.Usage
 	// Cause is what the network said. It is for logs of the program's own errors and holds no provider's text.
 	Cause error
 }

@@ -90,12 +90,12 @@ func (r *Request) reserve(candidate *Candidate) (ledger.Reserve, error) {
 	if r.Facts.InputTokens == nil || output == nil {
 		return reserve, nil
 	}
-	bounds := ledger.Bounds{Input: *r.Facts.InputTokens, Output: *output, CacheWrites: candidate.CacheWrites}
-	if *r.Facts.InputTokens > ledger.TokensMax-*output {
+	if *r.Facts.InputTokens > ledger.TokensMax-r.ToolInput || *r.Facts.InputTokens+r.ToolInput > ledger.TokensMax-*output {
 		return reserve, ledger.ErrOverflow
 	}
+	bounds := ledger.Bounds{Input: *r.Facts.InputTokens + r.ToolInput, Output: *output, CacheWrites: candidate.CacheWrites}
 	if reserve.Tokens == nil {
-		sum := *r.Facts.InputTokens + *output
+		sum := bounds.Input + bounds.Output
 		reserve.Tokens = &sum
 	}
 	if reserve.NanoUSD == nil && candidate.Price != nil {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -37,6 +38,8 @@ type Request struct {
 	// bounds the output of its request accordingly, since what is used beyond a cap is charged all the same.
 	MaxTokens      *int64
 	MaxCostNanoUSD *int64
+	// ToolInput is how many tokens the provider's own tools may add to the prompt. They are set aside, and no part of what policy sees.
+	ToolInput int64
 	// Units are the most that the call can use of what is not charged by tokens, for example web_search. What of it a candidate's price
 	// lists is set aside.
 	Units map[string]int64
@@ -63,9 +66,9 @@ func (r *Request) complete() error {
 			return invalid("caps and counts of tokens must be within 0 and 2^53 - 1")
 		}
 	}
-	for _, n := range r.Units {
+	for _, n := range append(slices.Collect(maps.Values(r.Units)), r.ToolInput) {
 		if n < 0 || n > ledger.TokensMax {
-			return invalid("units must be within 0 and 2^53 - 1")
+			return invalid("units and the input of tools must be within 0 and 2^53 - 1")
 		}
 	}
 	if len(r.Candidates) > candidatesMax {

@@ -79,6 +79,7 @@ func (w *walk) begin(grant *Grant) *attempted {
 // end works out what an attempt's outcome comes to, and tells the selection.
 func (w *walk) end(ctx context.Context, last *attempted, outcome Outcome) {
 	last.stop()
+	outcome.countFailure()
 	last.outcome, last.latency = outcome, time.Since(last.began)
 	last.recorded, last.state = ended(outcome)
 	if last.health = health(outcome); ctx.Err() != nil && last.health == ledger.Failing {
@@ -169,11 +170,20 @@ func (w *walk) callState(state ledger.State) ledger.State {
 }
 
 // chargeable is a consumption that the next admission can charge: a usage that cannot be is charged at what was held.
-func chargeable(c *ledger.Consumption) *ledger.Consumption {
+func chargeable(c *ledger.Consumption, candidate *Candidate) *ledger.Consumption {
 	if c == nil || c.Usage == nil {
 		return c
 	}
-	if _, err := c.Usage.Tokens(); err != nil {
+	_, err := c.Usage.Tokens()
+	if err == nil && candidate.Price != nil {
+		if _, err = candidate.Price.Cost(*c.Usage); errors.Is(err, ledger.ErrUnpriced) {
+			err = nil // the ledger charges what is known of it
+		}
+	}
+	if err == nil && candidate.CreditRate != nil {
+		_, err = candidate.CreditRate.Credits(*c.Usage)
+	}
+	if err != nil {
 		return &ledger.Consumption{}
 	}
 	return c
@@ -184,7 +194,7 @@ func (w *walk) failOver(last *attempted) {
 	if last.grant.isUnheld() {
 		w.conclude(w.ending(last, nil))
 	} else {
-		w.replaces = &ledger.Replacement{Ending: w.endingOf(last), Consumption: chargeable(last.consumption)}
+		w.replaces = &ledger.Replacement{Ending: w.endingOf(last), Consumption: chargeable(last.consumption, last.grant.Candidate)}
 		w.replaced = &last.settlement
 	}
 	candidate := last.grant.Candidate

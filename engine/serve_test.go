@@ -102,6 +102,28 @@ func TestServeFailsOver(t *testing.T) {
 	}
 }
 
+// TestWhatAFailedAttemptUsed is charged, however much it says: what no price can be computed for, at what was held.
+func TestWhatAFailedAttemptUsed(t *testing.T) {
+	for name, test := range map[string]struct {
+		usage ledger.Usage
+		want  int64 // tokens
+	}{
+		"little":          {ledger.Usage{UncachedInput: 3, Output: 4}, 7},
+		"beyond a charge": {ledger.Usage{Output: ledger.TokensMax - 1}, 1000},
+	} {
+		b := newBench(t, nil)
+		request := called(10_000, "one", "two")
+		request.Candidates[0].Price = &ledger.Price{Rates: ledger.Rates{Output: 1 << 40}}
+		request.MaxTokens = number(1000)
+		failed := Outcome{Accepted: true, Err: &adapters.Failure{Reason: adapters.StreamBroken, Usage: &test.usage}}
+		contacted, err := b.serve(request, map[string]Outcome{"one": failed, "two": served})
+		if err != nil || !slices.Equal(contacted, []string{"one", "two"}) {
+			t.Errorf("%s: contacted %v, %v", name, contacted, err)
+		}
+		b.wantBalance(ledger.ScopeUser, "alice", test.want+5, 0)
+	}
+}
+
 func TestServeNeverFailsOver(t *testing.T) {
 	late := failure(adapters.StreamBroken)
 	late.Output, late.Accepted = true, true

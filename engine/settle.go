@@ -59,6 +59,14 @@ func (o *Outcome) Count(event *adapters.Event) {
 	o.OutputTokens = max(o.outputParts, tokensOf(o.outputBytes))
 }
 
+// countFailure takes the report that a failure brings.
+func (o *Outcome) countFailure() {
+	var failure *adapters.Failure
+	if errors.As(o.Err, &failure) && failure.Usage != nil {
+		o.Count(&adapters.Event{Kind: adapters.Closing, Usage: failure.Usage})
+	}
+}
+
 // outputBytesMax bounds what is counted of an answer: far more than any, and little enough to be added up.
 const outputBytesMax = 1 << 50
 

@@ -189,7 +189,7 @@ func TestBodiesThatAreNoCall(t *testing.T) {
 		"a million keys":           {member + `,"x":{` + numbered(1_000_000) + "}}", "more than 10000 keys", 400},
 		"a line of 10 MB":          {strings.Replace(wholeBody, "Hello", strings.Repeat("Hello ", 10<<20/6), 1), "context_length_exceeded", 400},
 		"a line of 10 MB, open":    {`{"model":"` + strings.Repeat("x", 10<<20), "not valid JSON", 400},
-		"a model of 10 MB":         {`{"messages":[{}],"model":"` + strings.Repeat("x", 10<<20) + `"}`, "id of a published model", 400},
+		"a model of 10 MB":         {`{"messages":[{}],"model":"` + strings.Repeat("x", 10<<20) + `"}`, "model_not_found", 404},
 		"a number of 10 MB":        {member + `,"max_tokens":` + strings.Repeat("9", 10<<20) + "}", "max_tokens must be a whole number", 400},
 		"a million messages":       {`{"model":"m","messages":[{}` + strings.Repeat(",{}", 999_999) + "]}", "context_length_exceeded", 400},
 		"a hundred thousand tools": {member + `,"tools":[{}` + strings.Repeat(`,{"type":"function","function":{"name":"f"}}`, 99_999) + "]}", "context_length_exceeded", 400},

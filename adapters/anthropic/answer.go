@@ -55,12 +55,11 @@ func (a *answer) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
 	if !ok || step.isError || string(raw.Name) == "error" {
 		return adapters.Event{}, reported(root, adapters.StreamBroken)
 	}
-	event := adapters.Event{Relay: raw.Raw}
+	event := adapters.Event{Relay: a.shown(raw, root)}
 	var brought output
 	switch step.name {
 	case "message_start":
 		brought = a.start(root)
-		event.Relay = a.shown(raw, root)
 	case "content_block_start":
 		brought = readPart(step.block)
 	case "content_block_delta":
@@ -136,6 +135,9 @@ func (a *answer) delta(root gjson.Result) *ledger.Usage {
 // classify says what kind of event it is that brings this.
 func (a *answer) classify(brought output) adapters.Kind {
 	a.output = a.output || brought.some
+	if brought.some { // of which the report before it knows nothing
+		a.report.output = field{}
+	}
 	switch {
 	case brought.some && brought.toolCall:
 		return adapters.ToolCall
@@ -193,12 +195,14 @@ func readPart(part gjson.Result) output {
 	return o
 }
 
-// shown is the event that starts a message, as the client gets it.
+// shown is an event as the client gets it: with the public model's name in the message, and wherever the provider's stands.
 func (a *answer) shown(raw sse.Event, root gjson.Result) []byte {
 	a.editor.Reset(raw.Data)
 	root.ForEach(func(key, value gjson.Result) bool {
-		if key.String() == "message" {
+		if key.Str == "message" {
 			a.editor.ShowModelOf(value)
+		} else {
+			a.editor.ShowModelIn(value)
 		}
 		return true
 	})

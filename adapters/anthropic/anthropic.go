@@ -1,8 +1,8 @@
 // Package anthropic speaks Anthropic's Messages protocol to a provider, and relays its answers to clients of the same protocol byte
-// for byte, except for the model's name.
+// for byte, except for the model's name and for comments.
 //
 // It translates nothing and keeps nothing of what passes through it. What it does not know, it passes on: fields, blocks and events
-// that are newer than it.
+// that are newer than it, but for the fields that [exchange.IsForeign] names.
 package anthropic
 
 import (
@@ -72,7 +72,7 @@ func New(config Config) (*Provider, error) {
 // Send posts the request. Usage is a part of every answer of the protocol, so that it is relayed whether the client asked for it or not.
 // See [adapters.Provider].
 func (p *Provider) Send(ctx context.Context, request adapters.Request) (adapters.Answer, error) {
-	return p.send(ctx, request, "", &answer{editor: exchange.Editor{PublicModel: request.PublicModel}})
+	return p.send(ctx, request, "", &answer{editor: exchange.NewEditor(request)})
 }
 
 // CountTokens asks how many input tokens a request takes, and returns the provider's answer as it came. Nothing is generated and

@@ -65,11 +65,13 @@ func Body(request adapters.Request, missing map[string]string, other Member) ([]
 var foreignFields = []string{
 	"api_base", "api_key", "api_version", "api_type", "base_url", "organization", "extra_body", "extra_headers", "fallbacks",
 	"mock_response", "custom_llm_provider", "litellm_params", "cache_salt",
-	"n_predict", "n_cmpl", "num_predict", "options", "data_sources", "kv_transfer_params", "chat_template", "inference_geo",
+	"n_predict", "n_cmpl", "num_predict", "options", "data_sources", "kv_transfer_params", "chat_template", "inference_geo", "debug",
 }
 
 // IsForeign says whether a top-level field of a request is none that a client may send.
-func IsForeign(name string) bool { return slices.Contains(foreignFields, strings.ToLower(name)) }
+func IsForeign(name string) bool {
+	return slices.ContainsFunc(foreignFields, func(field string) bool { return strings.EqualFold(field, name) })
+}
 
 // Object reads a provider's document, if it is an object of JSON. Its depth is looked at first, since what reads it is recursive.
 func Object(document []byte) (root gjson.Result, ok bool) {

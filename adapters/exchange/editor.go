@@ -1,32 +1,61 @@
 package exchange
 
 import (
+	"strings"
+
 	"github.com/tidwall/gjson"
 
+	"regent/adapters"
 	"regent/adapters/splice"
 	"regent/adapters/sse"
 )
 
 // Editor changes a provider's documents on their way to the client: the public model's name stands in place of the provider's, and what
-// a protocol cuts is gone. [splice.Splicer.Reset] begins a document.
+// a protocol cuts is gone. [splice.Splicer.Reset] begins a document, of which parts are edited in the order in which they stand.
 type Editor struct {
 	splice.Splicer
-	PublicModel string
-	relay       []byte // reused for each event that is edited
+	publicModel string
+	// mark is the end of the provider's own name of the model, which is written in one way only.
+	mark  string
+	relay []byte // reused for each event that is edited
+}
+
+// NewEditor edits the answers to a request.
+func NewEditor(request adapters.Request) Editor {
+	return Editor{publicModel: request.PublicModel, mark: request.Model[strings.LastIndexByte(request.Model, '/')+1:]}
 }
 
 // ShowModel puts the public name of the model in place of the one that a document shows, unless it shows none.
 func (e *Editor) ShowModel(shown gjson.Result) {
-	if shown.Type != gjson.Null && (shown.Type != gjson.String || shown.Str != e.PublicModel) {
-		e.ReplaceText(shown, e.PublicModel)
+	if shown.Type != gjson.Null && (shown.Type != gjson.String || shown.Str != e.publicModel) {
+		e.ReplaceText(shown, e.publicModel)
 	}
 }
 
-// ShowModelOf does so in an object of the document.
+// ShowModelOf does so in an object that is of the model, and inside of it.
 func (e *Editor) ShowModelOf(object gjson.Result) {
 	object.ForEach(func(key, value gjson.Result) bool {
-		if key.String() == "model" {
+		if key.Str == "model" {
 			e.ShowModel(value)
+		} else {
+			e.ShowModelIn(value)
+		}
+		return true
+	})
+}
+
+// ShowModelIn does so wherever a part calls something a model that is the provider's own, but for what the model itself says: the input of
+// a tool's use.
+func (e *Editor) ShowModelIn(part gjson.Result) {
+	if part.Type != gjson.JSON || e.mark == "" || !strings.Contains(part.Raw, e.mark) {
+		return
+	}
+	part.ForEach(func(key, value gjson.Result) bool {
+		switch {
+		case key.Str == "model" && strings.Contains(value.Str, e.mark):
+			e.ShowModel(value)
+		case key.Str != "input":
+			e.ShowModelIn(value)
 		}
 		return true
 	})

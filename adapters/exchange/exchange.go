@@ -24,8 +24,8 @@ type Call struct {
 	Memory *upstream.Memory
 	// URL is where the body is posted to.
 	URL string
-	// Header holds the credential, and what else the protocol needs. It is an allow-list: besides it, only what describes the content
-	// and the program is sent.
+	// Header holds the credential, and what else the protocol needs. It is an allow-list: besides it, only what describes the content,
+	// the program, and what it takes for an answer is sent.
 	Header http.Header
 	// Body is a JSON object.
 	Body []byte

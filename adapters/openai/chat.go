@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strconv"
 
 	"github.com/tidwall/gjson"
 
@@ -25,6 +26,9 @@ func editChat(request adapters.Request, d *dialect) ([]byte, error) {
 	missing, bound := map[string]string{}, leastBound(request.Body)
 	if request.Stream {
 		missing["stream_options"] = wantUsage
+	}
+	if bound == "" && d.endless && request.OutputTokensMax > 0 {
+		bound = strconv.FormatInt(request.OutputTokensMax, 10)
 	}
 	if bound != "" && d.olderBound {
 		missing[boundNames[0]] = bound
@@ -91,7 +95,7 @@ type chat struct {
 var _ exchange.Reader = (*chat)(nil)
 
 func newChat(request adapters.Request, d *dialect) exchange.Reader {
-	return &chat{reader: reader{editor: exchange.Editor{PublicModel: request.PublicModel}, places: d.chat()}, usageWanted: request.UsageWanted}
+	return &chat{reader: reader{editor: exchange.NewEditor(request), places: d.chat()}, usageWanted: request.UsageWanted}
 }
 
 // Whole reads an answer that is not a stream.
@@ -102,7 +106,7 @@ func (c *chat) Whole(document []byte) (adapters.Event, *adapters.Failure) {
 	}
 	event := adapters.Event{Kind: adapters.Done, OutputBytes: c.choices(root.Get("choices"), "message").bytes}
 	if c.failed {
-		return adapters.Event{}, reported(root, adapters.UpstreamError)
+		return adapters.Event{}, c.broken(root, adapters.UpstreamError)
 	}
 	c.usage, c.tier = c.places.usage(root), exchange.Tier(root.Get("service_tier"))
 	event.Usage, event.Relay = c.report(), c.editor.Whole(document, root)
@@ -120,18 +124,21 @@ func (c *chat) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
 	root, ok := exchange.Object(raw.Data)
 	chunk := c.read(raw.Data, root)
 	if !ok || chunk.isError || string(raw.Name) == "error" {
-		return adapters.Event{}, reported(root, adapters.StreamBroken)
+		return adapters.Event{}, c.broken(root, adapters.StreamBroken)
 	}
 	usageOnly := chunk.usage.IsObject() && !chunk.choices.Get("0").Exists()
 	event := c.classify(chunk.choices, usageOnly)
 	if c.failed {
-		return adapters.Event{}, reported(root, adapters.StreamBroken)
+		return adapters.Event{}, c.broken(root, adapters.StreamBroken)
 	}
-	if chunk.usage.IsObject() {
+	switch {
+	case chunk.usage.IsObject():
 		c.usage = c.places.usage(root) // nil if it cannot be true: the report before it is not the last one any more
 		if c.finished || usageOnly && c.output {
 			event.Usage = c.report()
 		}
+	case event.Kind.IsOutput(): // of which the report before it knows nothing
+		c.usage = nil
 	}
 	if c.usageWanted || !usageOnly {
 		event.Relay = c.editor.Event(raw)
@@ -151,22 +158,36 @@ func (c *chat) read(data []byte, root gjson.Result) (chunk chunk) {
 	c.editor.Reset(data)
 	root.ForEach(func(key, value gjson.Result) bool {
 		switch key.Str {
-		case "choices":
-			chunk.choices = value
 		case "usage":
-			chunk.usage = value
-			if !c.usageWanted {
+			if chunk.usage = value; !c.usageWanted {
 				c.editor.Cut(key, value)
+			} else {
+				c.editor.ShowModelIn(value)
 			}
 		case "model":
 			c.editor.ShowModel(value)
 		case "service_tier":
 			c.tier = cmp.Or(exchange.Tier(value), c.tier)
+		case "choices":
+			chunk.choices = value
+			fallthrough
+		default:
+			c.editor.ShowModelIn(value)
 		}
 		chunk.isError = chunk.isError || tellsError(key.Str, value)
 		return true
 	})
 	return chunk
+}
+
+// broken is the failure that a document tells, and what it says was used all the same.
+func (c *chat) broken(root gjson.Result, otherwise adapters.Reason) *adapters.Failure {
+	failure := reported(root, otherwise)
+	if c.usage = c.places.usage(root); c.usage != nil {
+		c.tier = cmp.Or(exchange.Tier(root.Get("service_tier")), c.tier)
+		failure.Usage = c.report()
+	}
+	return failure
 }
 
 // report is the usage by the last report, with the tier that served it. An event that went out keeps its own.

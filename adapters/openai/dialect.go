@@ -18,6 +18,9 @@ type dialect struct {
 	// olderBound says that the server reads only the older name of the output's bound: it would answer without one.
 	olderBound bool
 
+	// endless says that the server goes on until the context is full, and beyond, unless it is told a bound.
+	endless bool
+
 	// cached lists where a chat completion tells how many tokens of the prompt were cached. The first place that tells it counts.
 	cached []string
 	// uncached is where it tells how many were not, if it does: with those that were, they are the prompt.
@@ -28,6 +31,8 @@ type dialect struct {
 	shows bool
 	// searches says that the server makes web searches of its own, where a request of Responses offers it a tool for them.
 	searches bool
+	// counted is where a chat completion tells how many web searches the server has made, if it does.
+	counted string
 	// hidden says that the completion may leave out the model's reasoning, which then shows in the total alone.
 	hidden bool
 }
@@ -38,10 +43,10 @@ type dialect struct {
 var dialects = map[string]*dialect{
 	"openai":     {cached: []string{detailed}, writes: true, searches: true},
 	"azure":      {cached: []string{detailed}, writes: true, searches: true, keyHeader: "Api-Key", deployments: true},
-	"openrouter": {cached: []string{detailed}, writes: true, searches: true},
+	"openrouter": {cached: []string{detailed}, writes: true, searches: true, counted: "usage.server_tool_use.web_search_requests"},
 	"vllm":       {cached: []string{detailed}, shows: true},
-	"ollama":     {cached: []string{detailed}, olderBound: true, shows: true},
-	"llamacpp":   {cached: []string{detailed, "timings.cache_n"}, olderBound: true, shows: true}, // the latter in what is older
+	"ollama":     {cached: []string{detailed}, olderBound: true, endless: true, shows: true},
+	"llamacpp":   {cached: []string{detailed, "timings.cache_n"}, olderBound: true, endless: true, shows: true}, // the latter in what is older
 	"deepseek": {
 		cached: []string{"usage.prompt_cache_hit_tokens", detailed}, uncached: "usage.prompt_cache_miss_tokens",
 		olderBound: true, shows: true,
@@ -88,7 +93,7 @@ func (d *dialect) credential(key string) http.Header {
 func (d *dialect) chat() places {
 	p := places{
 		input: "usage.prompt_tokens", cached: d.cached, uncached: d.uncached,
-		output: "usage.completion_tokens", reasoning: "usage.completion_tokens_details.reasoning_tokens",
+		output: "usage.completion_tokens", reasoning: "usage.completion_tokens_details.reasoning_tokens", searches: d.counted,
 	}
 	if d.writes {
 		p.written = "usage.prompt_tokens_details.cache_write_tokens"

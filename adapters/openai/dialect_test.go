@@ -105,6 +105,31 @@ func TestTheBoundOfTheOutputIsTheOneThatCounts(t *testing.T) {
 	}
 }
 
+// TestAServerWithoutAnEndIsToldOne: the bound that the call was admitted with, unless the request has one.
+func TestAServerWithoutAnEndIsToldOne(t *testing.T) {
+	for given, want := range map[string]string{
+		`{"model":"up"}`:                   `{"model":"up","max_tokens":9}`,
+		`{"max_tokens":null,"model":"up"}`: `{"max_tokens":9,"model":"up"}`,
+		`{"model":"up","max_tokens":7}`:    `{"model":"up","max_tokens":7}`,
+	} {
+		for name, d := range dialects {
+			wanted := given
+			if d.endless {
+				wanted = want
+			}
+			got, err := editChat(adapters.Request{Body: []byte(given), Model: "up", OutputTokensMax: 9}, d)
+			if err != nil || string(got) != wanted {
+				t.Errorf("%s: %s: got %s, %v, want %s", name, given, got, err, wanted)
+			}
+		}
+	}
+	for _, name := range []string{"ollama", "llamacpp"} {
+		if !dialects[name].endless {
+			t.Errorf("%s ends by itself", name)
+		}
+	}
+}
+
 // TestHidesTokens: only what shows all that it charges for can be estimated by what came of it; what is not known hides.
 func TestHidesTokens(t *testing.T) {
 	for name, want := range map[string]bool{

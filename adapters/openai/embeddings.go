@@ -12,7 +12,7 @@ type embeddings struct{ reader }
 var _ exchange.Reader = (*embeddings)(nil)
 
 func newEmbeddings(request adapters.Request, d *dialect) exchange.Reader {
-	return &embeddings{reader{editor: exchange.Editor{PublicModel: request.PublicModel}, places: d.embeddings()}}
+	return &embeddings{reader{editor: exchange.NewEditor(request), places: d.embeddings()}}
 }
 
 // Whole reads the answer.

@@ -22,8 +22,7 @@ func TestEmbeddings(t *testing.T) {
 		"{ \"data\" : [ {\"embedding\":\"AACAPgAAAL8AAIA\\/\",\"model\":\"up\"} ] ,\n\"model\" : \"up\", \"usage\":{\"prompt_tokens\":8} }\n",
 	} {
 		want := outcome{kinds: kinds("d"), usage: &ledger.Usage{UncachedInput: 8}}
-		i := strings.LastIndex(document, `"up"`)
-		want.text = document[:i] + `"pub"` + document[i+len(`"up"`):]
+		want.text = strings.ReplaceAll(document, `"up"`, `"pub"`)
 		for _, stream := range []bool{false, true} { // which nobody can ask for
 			request := adapters.Request{Protocol: adapters.OpenAIEmbeddings, Stream: stream}
 			if got := read(t, "", strings.NewReader(document), request); !reflect.DeepEqual(got, want) {

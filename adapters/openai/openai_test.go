@@ -292,7 +292,7 @@ func TestRelayEditsOnlyWhatIsNamed(t *testing.T) {
 		usageWanted  bool
 	}{
 		"nothing to edit":             {"data: {\"model\":\"pub\", \"x\":1}\r\n\r\n" + done, "data: {\"model\":\"pub\", \"x\":1}\r\n\r\n" + done, false},
-		"the model":                   {"data:{\"id\":1 ,\"model\" : \"up\",\"choices\":[{\"delta\":{\"model\":\"up\"}}]}\n\n" + done, "data:{\"id\":1 ,\"model\" : \"pub\",\"choices\":[{\"delta\":{\"model\":\"up\"}}]}\n\n" + done, false},
+		"the model":                   {"data:{\"id\":1 ,\"model\" : \"up\",\"choices\":[{\"delta\":{\"model\":\"up\"}}]}\n\n" + done, "data:{\"id\":1 ,\"model\" : \"pub\",\"choices\":[{\"delta\":{\"model\":\"pub\"}}]}\n\n" + done, false},
 		"usage null, last":            {"data: {\"a\":1, \"usage\":null}\n\n" + done, "data: {\"a\":1}\n\n" + done, false},
 		"usage null, first":           {"data: {\"usage\" : null , \"a\":1}\n\n" + done, "data: { \"a\":1}\n\n" + done, false},
 		"usage null, between":         {"data: {\"a\":1,\"usage\":null,\"b\":{\"usage\":2}}\n\n" + done, "data: {\"a\":1,\"b\":{\"usage\":2}}\n\n" + done, false},
@@ -385,6 +385,7 @@ func TestCountsOfACallUnderWay(t *testing.T) {
 	}
 	opening, content := chunk(`[{"delta":{"role":"assistant"}}]`, 0), chunk(`[{"delta":{"content":"x"}}]`, 1)
 	const done, finish = "data: [DONE]\n\n", `[{"delta":{},"finish_reason":"stop"}]`
+	const bare = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n"
 	for name, test := range map[string]struct {
 		stream string
 		want   int64 // -1 for none
@@ -399,6 +400,10 @@ func TestCountsOfACallUnderWay(t *testing.T) {
 		"two-stage":                     {content + chunk(finish, 2) + chunk(`[]`, 3) + done, 3},
 		"nothing but an opening":        {opening + done, 0},
 		"finish and content in one":     {chunk(`[{"delta":{"content":"x"},"finish_reason":"length"}]`, 7) + done, 7},
+		"nothing after the opening's":   {opening + bare + bare + done, -1},
+		"output after the last report":  {opening + content + bare + done, -1},
+		"another choice goes on":        {content + chunk(finish, 2) + bare + done, -1},
+		"and is told of in the end":     {content + chunk(finish, 2) + bare + chunk(`[]`, 3) + done, 3},
 		"finish is not a finish reason": {chunk(`[{"delta":{"content":"x"},"finish_reason":null}]`, 7), -1},
 	} {
 		_, _, usage, _ := relayed(t, test.stream, false)
@@ -420,6 +425,25 @@ func noAnswers() map[string]string {
 		"JSON and more":        "data: {}x\n\ndata: [DONE]\n\n",
 		"half an event":        "data: {\"choices\":[",
 		"an event without end": "data: " + strings.Repeat("x", sse.FrameMax+1),
+	}
+}
+
+// TestWhatAFailureReports: what an error, or a choice that failed, says was used all the same. Counts of a call under way say nothing.
+func TestWhatAFailureReports(t *testing.T) {
+	const usage, failing = `"usage":{"prompt_tokens":9,"completion_tokens":4}`, `"choices":[{"delta":{},"finish_reason":"error"}]`
+	for stream, want := range map[string]bool{
+		"data: {" + failing + "," + usage + "}\n\n":                           true,
+		"data: {\"error\":{\"code\":502}," + usage + "}\n\n":                  true,
+		"data: {\"choices\":[]," + usage + "}\n\ndata: {" + failing + "}\n\n": false,
+		"data: {\"error\":{},\"usage\":{\"prompt_tokens\":-1}}\n\n":           false,
+		"data: {\"choices\":[]," + usage + "}\n\ndata: {\"error\":{}}\n\n":    false,
+		"data: {\"choices\":[]," + usage + "}\n\n":                            false,
+	} {
+		_, _, _, err := relayed(t, stream, false)
+		failure, _ := err.(*adapters.Failure)
+		if failure == nil || (failure.Usage != nil) != want || want && (failure.Usage.Output != 4 || failure.Usage.UncachedInput != 9) {
+			t.Errorf("%s: got %+v", stream, failure)
+		}
 	}
 }
 

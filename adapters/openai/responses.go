@@ -11,6 +11,7 @@ import (
 	"regent/adapters/exchange"
 	"regent/adapters/splice"
 	"regent/adapters/sse"
+	"regent/ledger"
 )
 
 // toolCalls bounds all that a server's own tools do in the course of a request.
@@ -53,7 +54,7 @@ type response struct {
 var _ exchange.Reader = (*response)(nil)
 
 func newResponse(request adapters.Request, d *dialect) exchange.Reader {
-	return &response{reader: reader{editor: exchange.Editor{PublicModel: request.PublicModel}, places: d.response()}}
+	return &response{reader: reader{editor: exchange.NewEditor(request), places: d.response()}}
 }
 
 // Whole reads an answer that is not a stream.
@@ -80,7 +81,7 @@ func (r *response) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
 	var event adapters.Event
 	switch step.name {
 	case "failed", "cancelled":
-		return adapters.Event{}, reported(step.response, adapters.StreamBroken)
+		return adapters.Event{}, r.failed(step.response, adapters.StreamBroken)
 	case "completed", "incomplete":
 		var failure *adapters.Failure
 		if event, failure = r.end(step.response, adapters.StreamBroken); failure != nil {
@@ -116,10 +117,13 @@ func (r *response) read(raw sse.Event, root gjson.Result) step {
 			r.editor.ShowModel(value)
 		case "item", "part":
 			s.brought.add(readItem(value))
+			r.editor.ShowModelIn(value)
 		case "delta", "text", "refusal", "arguments", "input", "code", "command":
 			s.brought.add(output{bytes: len(value.Str), some: exchange.IsSome(value)})
 		case "annotation":
 			s.brought.add(output{some: exchange.IsSome(value)})
+		default:
+			r.editor.ShowModelIn(value)
 		}
 		s.isError = s.isError || tellsError(key.Str, value)
 		return true
@@ -135,13 +139,42 @@ func (r *response) read(raw sse.Event, root gjson.Result) step {
 func (r *response) end(document gjson.Result, otherwise adapters.Reason) (adapters.Event, *adapters.Failure) {
 	status := document.Get("status").Str
 	if isError(document) || status == "failed" || status == "cancelled" {
-		return adapters.Event{}, reported(document, otherwise)
+		return adapters.Event{}, r.failed(document, otherwise)
 	}
 	event := adapters.Event{Kind: adapters.Done, OutputBytes: max(0, readItems(document.Get("output")).bytes-r.bytes)}
-	if event.Usage = r.places.usage(document); event.Usage != nil {
-		event.Usage.Tier = exchange.Tier(document.Get("service_tier"))
-	}
+	event.Usage = r.usage(document)
 	return event, nil
+}
+
+// failed is the failure of a response, which may have used something all the same.
+func (r *response) failed(document gjson.Result, otherwise adapters.Reason) *adapters.Failure {
+	failure := reported(document, otherwise)
+	failure.Usage = r.usage(document)
+	return failure
+}
+
+// usage is what a response reports at its end. Web searches that it does not count are counted by what shows of them.
+func (r *response) usage(document gjson.Result) *ledger.Usage {
+	usage := r.places.usage(document)
+	if usage == nil {
+		return nil
+	}
+	usage.Tier = exchange.Tier(document.Get("service_tier"))
+	if made := searchesIn(document.Get("output")); made > 0 && !document.Get(r.places.searches).Exists() {
+		usage.Units = map[string]int64{webSearch: made}
+	}
+	return usage
+}
+
+// searchesIn counts the web searches among the items of an output. To open a page, and to look for something in one, is none.
+func searchesIn(output gjson.Result) (made int64) {
+	output.ForEach(func(_, item gjson.Result) bool {
+		if action := item.Get("action.type"); item.Get("type").Str == "web_search_call" && (!action.Exists() || action.Str == "search") {
+			made++
+		}
+		return true
+	})
+	return made
 }
 
 // bring is an event before the end.

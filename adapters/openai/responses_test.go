@@ -84,7 +84,7 @@ var recorded = map[string]struct {
 		UncachedInput: 76, CachedInput: 1024, CacheWrite5m: 100, Output: 12, Tier: "default", Units: map[string]int64{"web_search": 1}}, ""},
 	"tool.sse": {"oooo" + "cczzc" + "ttttt" + "tttzz" + "d",
 		len("**Looking up** the weather." + "gAAAAABpMzajQ0JUa3pWbE9IRTFiR1Z6ZEE9PQ==" + "get_weather" + `{"location":"San Francisco, CA"}`),
-		&ledger.Usage{UncachedInput: 472, Output: 94, Reasoning: 64, Tier: "priority"}, ""},
+		&ledger.Usage{UncachedInput: 472, Output: 94, Reasoning: 64, Tier: "priority", Units: map[string]int64{"web_search": 1}}, ""},
 	"incomplete.sse": {"ooo" + "cc" + "zzz" + "d", len("Once upon"), &ledger.Usage{UncachedInput: 37, Output: 2, Reasoning: 14, Tier: "default"}, ""},
 	"failed.sse":     {"oooo" + "c", len("abc"), nil, adapters.Overloaded},
 }
@@ -198,7 +198,7 @@ func TestResponses(t *testing.T) {
 		"created last":            {events(delta, created, completed), events(delta, shown, completed), "czd"},
 		"a second end":            {events(created, completed, delta, completed), events(shown, completed), "od"},
 		"incomplete":              {events(`{"type":"response.incomplete","response":{"model":"up","status":"incomplete"}}`), events(`{"type":"response.incomplete","response":{"model":"pub","status":"incomplete"}}`), "d"},
-		"the end shows the model": {events(`{"type":"response.completed","response":{"output":[{"model":"up"}] , "model" : "up"}}`), events(`{"type":"response.completed","response":{"output":[{"model":"up"}] , "model" : "pub"}}`), "d"},
+		"the end shows the model": {events(`{"type":"response.completed","response":{"output":[{"model":"up"}] , "model" : "up"}}`), events(`{"type":"response.completed","response":{"output":[{"model":"pub"}] , "model" : "pub"}}`), "d"},
 		"no model":                {events(`{"type":"response.created","response":{"model":null}}`, completed), "", "od"},
 		"two responses":           {events(`{"type":"response.created","response":{"model":"a"},"response":{"mod\u0065l":{},"model":"b"},"model":"up"}`, completed), events(`{"type":"response.created","response":{"model":"pub"},"response":{"mod\u0065l":"pub","model":"pub"},"model":"pub"}`, completed), "od"},
 		"an error that is null":   {events(`{"type":"response.created","error":null,"response":{"error":null}}`, completed), "", "od"},
@@ -328,7 +328,7 @@ func TestFailedResponses(t *testing.T) {
 		} {
 			got := streamed(t, strings.NewReader(events(created, delta, last, completed)))
 			failure, _ := got.err.(*adapters.Failure)
-			if failure == nil || failure.Reason != want.reason || (failure.Code != "") != want.told || failure.Status != 200 || !failure.Accepted {
+			if usage := strings.Contains(last, `"usage"`); failure == nil || (failure.Usage != nil) != usage || failure.Reason != want.reason || (failure.Code != "") != want.told || failure.Status != 200 || !failure.Accepted {
 				t.Errorf("%s: got %v, %+v, want %+v", last, got.err, failure, want)
 			}
 			if strings.Contains(fmt.Sprint(got.err), "secret") || got.text != events(shown, delta) {
@@ -451,6 +451,23 @@ func TestSearchesAreBounded(t *testing.T) {
 	for _, name := range []string{"openai", "azure", "openrouter"} {
 		if !dialects[name].searches {
 			t.Errorf("%s makes searches", name)
+		}
+	}
+}
+
+// TestSearchesAreCounted by the report, or else by what shows of them; to open a page is none.
+func TestSearchesAreCounted(t *testing.T) {
+	const output = `"output":[{"type":"web_search_call","action":{"type":"search"}},{"type":"web_search_call"},` +
+		`{"type":"web_search_call","action":{"type":"open_page"}},{"type":"message"}]`
+	for told, want := range map[string]int64{``: 2, `,"tool_usage":{}`: 2, `,"tool_usage":{"web_search":{"num_requests":1}}`: 1, `,"tool_usage":{"web_search":{"num_requests":0}}`: 0} {
+		document := `{"status":"completed",` + output + `,"usage":{"input_tokens":1,"output_tokens":1}` + told + `}`
+		for _, usage := range []*ledger.Usage{
+			streamed(t, strings.NewReader(events(`{"type":"response.completed","response":`+document+`}`))).usage,
+			read(t, "", strings.NewReader(document), adapters.Request{Protocol: adapters.OpenAIResponses}).usage,
+		} {
+			if usage == nil || usage.Units["web_search"] != want {
+				t.Errorf("%s: got %+v, want %d", told, usage, want)
+			}
 		}
 	}
 }

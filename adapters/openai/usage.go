@@ -22,6 +22,9 @@ type places struct {
 	searches string
 }
 
+// webSearch is the unit in which web searches are counted.
+const webSearch = "web_search"
+
 // usage reads a report into disjoint classes. OpenAI counts cached tokens and cache writes inside the input, and reasoning inside the
 // output. A report that cannot be true is none at all: it returns nil, so that the call is settled as one whose usage is unknown, and
 // never as one that cost nothing.
@@ -44,7 +47,7 @@ func (p places) usage(document gjson.Result) *ledger.Usage {
 		Output: output - reasoning, Reasoning: reasoning,
 	}
 	if searches > 0 {
-		usage.Units = map[string]int64{"web_search": searches}
+		usage.Units = map[string]int64{webSearch: searches}
 	}
 	if _, err := usage.Tokens(); err != nil { // which none has whose part is larger than the whole
 		return nil

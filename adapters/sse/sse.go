@@ -18,6 +18,7 @@ const (
 	bufferStart = 2 << 10  // one read's worth: a token's event is some 300 bytes, and thousands of streams are open at a time
 	bufferKeep  = 64 << 10 // a stream that once had a larger event gives its buffer back, as most never have another
 	readMin     = 512      // less room than this is not worth a read
+	readyMax    = 4 << 10  // a larger event takes its time anyway, and lines that do not end in LF must not be searched for one again and again
 	searchMax   = 1 << 10  // most events are found in one piece
 	emptyReads  = 100      // what bufio allows, so that a reader that never delivers cannot spin
 )
@@ -181,9 +182,10 @@ func (r *Reader) Next() (Event, error) {
 }
 
 // Ready says that an event with data has been read already, so that Next returns it without reading on. It may be false all the same
-// where lines do not end in LF, or other lines follow those of the data.
+// where the event is large, lines do not end in LF, or other lines follow those of the data.
 func (r *Reader) Ready() bool {
-	event, _, whole := bytes.Cut(r.buffer[r.start:], []byte("\n\n"))
+	ahead := r.buffer[r.start:]
+	event, _, whole := bytes.Cut(ahead[:min(len(ahead), readyMax)], []byte("\n\n"))
 	if !whole || bytes.HasPrefix(event, []byte("\n")) || bytes.IndexByte(event, '\r') >= 0 {
 		return false
 	}

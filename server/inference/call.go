@@ -36,9 +36,6 @@ func session(r *http.Request, user string, e *envelope) string {
 	return user + "\n" + name
 }
 
-// webSearch is the unit in which adapters report, and prices charge, web searches.
-const webSearch = "web_search"
-
 // receive reads a request of a protocol and hands it on.
 func (i *Inference) receive(p *protocol, handle func(x *exchange, e *envelope, body *requestBody)) func(*exchange) {
 	return func(x *exchange) {
@@ -76,11 +73,13 @@ func (i *Inference) call(x *exchange, e *envelope, body *requestBody) {
 	if err == nil {
 		return
 	}
-	model := x.catalogue.Models[e.model]
+	model, isOff := x.catalogue.Models[e.model], false
 	if model == nil {
-		model = &catalog.Model{Enabled: true}
+		model = &catalog.Model{}
+	} else {
+		isOff = !i.isOffered(model)
 	}
-	relay.fail(describe(err, !model.Enabled).withSizes(*request.Facts.InputTokens, model.ContextTokens))
+	relay.fail(describe(err, isOff).withSizes(*request.Facts.InputTokens, model.ContextTokens))
 }
 
 // route is what is asked, as the router takes it: the call, its facts, whose accounts it stands on, and every source of the
@@ -112,6 +111,7 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 	var tokens int64
 	if model := x.catalogue.Models[e.model]; model != nil {
 		tokens = e.inputTokens(x.r.Context(), model)
+		request.ToolInput = e.toolInput(tokens, model.ContextTokens)
 		request.Candidates = model.Candidates(i.Cooling, len(e.routing) > 0, cmp.Or(e.speed, e.serviceTier))
 		multiplyBound(request, e.choices)
 	}

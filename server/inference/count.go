@@ -83,8 +83,7 @@ func (i *Inference) countUpstream(x *exchange, request *engine.Request, body []b
 			asked.Strip = e.routing
 		}
 		if answer, err := counter.CountTokens(ctx, asked); err == nil {
-			number := gjson.GetBytes(answer, "input_tokens")
-			return number.Int(), number.Type == gjson.Number && number.Int() >= 0
+			return wholeNumber(gjson.GetBytes(answer, "input_tokens"))
 		}
 	}
 	return 0, false

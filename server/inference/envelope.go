@@ -1,6 +1,8 @@
 package inference
 
 import (
+	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,10 +43,14 @@ type envelope struct {
 	speed string
 	// searches is how many web searches the provider may make; 0 if no tool offers any.
 	searches int64
+	// fetched is how many tokens the provider may fetch into the prompt.
+	fetched int64
 	// toolCalls is the request's own bound of what the provider's tools do; nil if it has none.
 	toolCalls *int64
 	// keptFiles says that a part stands for a file that a provider keeps.
 	keptFiles bool
+	// refusal is why a part cannot be served; nil if none was found that cannot.
+	refusal error
 	// routing are the fields by which the request chooses where OpenRouter sends it.
 	routing []string
 }
@@ -74,7 +80,7 @@ func readEnvelope(p *protocol, body []byte) (*envelope, error) {
 		if engine.IsRoutingField(name) {
 			e.routing = append(e.routing, strings.Clone(name))
 		}
-		err = e.read(name, value)
+		err = cmp.Or(e.read(name, value), e.refusal)
 		return err == nil
 	})
 	var refusal answerError
@@ -104,6 +110,8 @@ func (e *envelope) bindOutput() {
 	switch {
 	case e.protocol.kind == engine.Embedding: // which has no output
 		e.outputTokensMax = new(int64)
+	case e.protocol.kind == engine.Compaction: // which has no such bound
+		e.outputTokensMax = nil
 	case e.outputTokensMax != nil:
 		total := *e.outputTokensMax * e.choices // at most 2^31 x 128
 		e.outputTokensMax = &total
@@ -114,9 +122,12 @@ func (e *envelope) bindOutput() {
 func (e *envelope) read(name string, value gjson.Result) error {
 	switch name {
 	case "model":
-		e.model = strings.Clone(value.String()) // it is kept for longer than the copy of the body that it is a part of
-		if value.Type != gjson.String || !catalog.ValidModelID(e.model) {
+		e.model = strings.Clone(value.Str) // it is kept for longer than the copy of the body that it is a part of
+		if value.Type != gjson.String {
 			return errors.New("model must be the id of a published model")
+		}
+		if !catalog.ValidModelID(e.model) || catalog.ValidToken(e.model) { // a token that somebody has put there is never written down
+			return answerError(modelNotFound)
 		}
 		return nil
 	case "stream":
@@ -167,14 +178,17 @@ func checkJSON(body []byte) (root gjson.Result, err error) {
 
 func isBoolOrNull(value gjson.Result) bool { return value.IsBool() || value.Type == gjson.Null }
 
+// boundMax is the largest bound of an output that is taken for one: a thousand times what any model writes.
+const boundMax = 1 << 31
+
 // readBound reads max_tokens or its newer name; where both are given the smaller one counts.
 func (e *envelope) readBound(name string, value gjson.Result) error {
 	if value.Type == gjson.Null {
 		return nil
 	}
 	n, ok := wholeNumber(value)
-	if !ok || n < 1 || n > 1<<31 {
-		return fmt.Errorf("%s must be a whole number above 0", name)
+	if !ok || n < e.protocol.boundMin || n > boundMax {
+		return fmt.Errorf("%s must be a whole number within %d and %d", name, e.protocol.boundMin, boundMax)
 	}
 	if e.outputTokensMax == nil || n < *e.outputTokensMax {
 		e.outputTokensMax = &n
@@ -189,6 +203,13 @@ func wholeNumber(value gjson.Result) (int64, bool) {
 	}
 	n := value.Int()
 	return n, n <= ledger.TokensMax && n >= -ledger.TokensMax
+}
+
+// addOther adds a member of which nothing is known to the prompt, of which it may be a part, unless it is a mere word or number.
+func (e *envelope) addOther(value gjson.Result) {
+	if value.Type == gjson.JSON {
+		e.addValue(value)
+	}
 }
 
 // addValue adds a value to the prompt: a text as such, anything else as it is written.
@@ -217,10 +238,14 @@ func eachPart(content gjson.Result, read func(part gjson.Result)) {
 
 // addPart counts a part of a content. modality is empty for a text, which is in one of some fields.
 func (e *envelope) addPart(part gjson.Result, modality string, known bool, texts ...string) {
-	e.keptFiles = e.keptFiles || (!known || modality != "") && isKept(part)
+	e.keptFiles = e.keptFiles || (!known || modality != "") && isKept(part, insideMax)
 	switch {
 	case !known: // a source has to accept it explicitly
 		e.modalities["file"]++
+		e.addFile(part, insideMax)
+	case modality == "file":
+		e.modalities["file"]++
+		e.addFile(part, insideMax)
 	case modality != "":
 		e.modalities[modality]++
 	default:
@@ -228,6 +253,41 @@ func (e *envelope) addPart(part gjson.Result, modality string, known bool, texts
 			e.addValue(part.Get(field))
 		}
 	}
+}
+
+// addFile adds what a file that is sent along says in words, besides the most that the model can make of any. What is no text is left to
+// that.
+func (e *envelope) addFile(part gjson.Result, levels int) {
+	isEncoded := part.Get("type").Str == "base64"
+	part.ForEach(func(key, value gjson.Result) bool {
+		switch {
+		case value.Type == gjson.JSON && levels > 0:
+			e.addFile(value, levels-1)
+		case value.Type == gjson.JSON:
+			e.addText(value.Raw)
+		case value.Type == gjson.String && key.Str != "type":
+			e.addText(inWords(value.Str, isEncoded || key.Str == "file_data"))
+		}
+		return true
+	})
+}
+
+// inWords is the text of a file, empty if it is none.
+func inWords(file string, isEncoded bool) string {
+	if head, data, isURL := strings.Cut(file, ";base64,"); isURL && strings.HasPrefix(head, "data:") {
+		file, isEncoded = data, true
+	}
+	if !isEncoded {
+		return file
+	}
+	text, err := base64.StdEncoding.DecodeString(file)
+	switch {
+	case err != nil: // somebody may read it as it stands
+		return file
+	case !utf8.Valid(text):
+		return ""
+	}
+	return string(text)
 }
 
 // names are the modalities in a fixed order; never nil, as policy asks for a list.

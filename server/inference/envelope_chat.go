@@ -1,8 +1,10 @@
 package inference
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/tidwall/gjson"
 
@@ -12,7 +14,7 @@ import (
 
 // chatProtocol is OpenAI's chat completions.
 var chatProtocol = &protocol{
-	name: adapters.OpenAIChat, kind: engine.Generation, form: openAIForm, streams: true, needs: []string{"messages"}, read: readChat,
+	name: adapters.OpenAIChat, kind: engine.Generation, form: openAIForm, streams: true, boundMin: 1, needs: []string{"messages"}, read: readChat,
 }
 
 // choicesMax bounds the answers that one call can ask for: OpenAI's own bound.
@@ -34,10 +36,18 @@ func readChat(e *envelope, name string, value gjson.Result) error {
 		if isSet(value) {
 			return errors.New("web_search_options must be left out: no usage tells what the search costs")
 		}
-	case "functions", "response_format", "prediction", "documents":
+	case "modalities":
+		return checkModalities(value)
+	case "chat_template_kwargs":
 		e.addValue(value)
+		if isSet(value.Get("chat_template")) {
+			return errors.New("chat_template_kwargs must not hold a chat_template: a source's server has its own")
+		}
 	case "temperature", "top_p", "frequency_penalty", "presence_penalty":
 		return checkNumber(name, value)
+	case "metadata", "logit_bias": // which no model reads
+	default:
+		e.addOther(value)
 	}
 	return nil
 }
@@ -46,6 +56,16 @@ func readChat(e *envelope, name string, value gjson.Result) error {
 func checkNumber(name string, value gjson.Result) error {
 	if value.Type != gjson.Null && value.Type != gjson.Number {
 		return fmt.Errorf("%s must be a number", name)
+	}
+	return nil
+}
+
+// checkModalities refuses answers that are more than text.
+func checkModalities(value gjson.Result) error {
+	text := !value.IsObject()
+	eachPart(value, func(modality gjson.Result) { text = text && modality.Str == "text" })
+	if isSet(value) && (!text || !value.IsArray()) {
+		return errors.New(`modalities must be ["text"]: no price covers what else an answer can be`)
 	}
 	return nil
 }
@@ -59,7 +79,18 @@ func (e *envelope) readStreamOptions(value gjson.Result) error {
 		return errors.New("stream_options must be an object, and include_usage true or false")
 	}
 	e.usageWanted = usage.Bool()
-	return nil
+	return checkSpelling(value, "include_usage")
+}
+
+// checkSpelling refuses a key that differs from a name by its case alone: some servers take it for that.
+func checkSpelling(object gjson.Result, name string) (err error) {
+	object.ForEach(func(key, _ gjson.Result) bool {
+		if key.Str != name && strings.EqualFold(key.Str, name) {
+			err = fmt.Errorf("the key %q must be written %q", clip(key.Str), name)
+		}
+		return err == nil
+	})
+	return err
 }
 
 func (e *envelope) readChoices(value gjson.Result) error {
@@ -96,10 +127,14 @@ func (e *envelope) readMessages(messages gjson.Result, read func(message gjson.R
 
 // readMessage gathers the texts and counts the parts that are not text.
 func (e *envelope) readMessage(message gjson.Result) {
+	e.refusal = cmp.Or(e.refusal, checkSpelling(message, "content"))
 	message.ForEach(func(key, value gjson.Result) bool {
-		if key.String() == "content" && value.Type == gjson.JSON {
+		switch {
+		case key.Str == "content" && value.Type == gjson.JSON:
 			eachPart(value, e.readPart)
-		} else {
+		case key.Str == "audio" && isSet(value.Get("id")): // of an answer before
+			e.keptFiles = true
+		default:
 			e.addValue(value)
 		}
 		return true

@@ -15,8 +15,11 @@ var embeddingsProtocol = &protocol{
 }
 
 func readEmbeddings(e *envelope, name string, value gjson.Result) error {
-	if name == "input" && !e.addInputs(value) {
+	switch {
+	case name == "input" && !e.addInputs(value):
 		return errors.New("input must be a text, a list of texts, or tokens")
+	case name == "messages" && isSet(value): // which some servers embed in place of the input
+		return errors.New("messages must be left out: what is to be embedded is the input")
 	}
 	return nil
 }

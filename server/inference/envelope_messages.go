@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 
@@ -27,11 +28,28 @@ func readAnthropic(e *envelope, name string, value gjson.Result) error {
 	case "messages":
 		return e.readMessages(value, e.readTurn)
 	case "system":
-		e.readBlocks(value)
+		e.readBlocks(value, insideMax)
 	case "tools":
 		return e.readTools(value)
-	case "output_config", "output_format":
-		e.addValue(value)
+	case "thread":
+		if value.Get("type").Str == "continue" {
+			return answerError(continuationNotFound)
+		}
+		if isSet(value) {
+			return errors.New("thread must be left out: send the whole conversation")
+		}
+	case "diagnostics":
+		if isSet(value.Get("previous_message_id")) {
+			return answerError(continuationNotFound)
+		}
+	case "inference_geo":
+		if isSet(value) {
+			return errors.New("inference_geo must be left out: the residency of a model's sources says where a call is served")
+		}
+	case "fallbacks":
+		if isSet(value) {
+			return errors.New("fallbacks must be left out: the sources of a model are what follows each other")
+		}
 	case "mcp_servers":
 		if isSet(value.Get("0")) || value.IsObject() {
 			return errors.New("mcp_servers must be empty: " + ungoverned["mcp"])
@@ -48,6 +66,8 @@ func readAnthropic(e *envelope, name string, value gjson.Result) error {
 		e.noteSession(value.Get("user_id"))
 	case "temperature", "top_p":
 		return checkNumber(name, value)
+	default:
+		e.addOther(value)
 	}
 	return nil
 }
@@ -55,7 +75,7 @@ func readAnthropic(e *envelope, name string, value gjson.Result) error {
 // readMaxTokens reads the bound of the output, which no request may leave open.
 func (e *envelope) readMaxTokens(value gjson.Result) error {
 	if value.Type == gjson.Null {
-		return errors.New("max_tokens must be a whole number above 0")
+		return errors.New("max_tokens must be a whole number: 0 only fills the cache")
 	}
 	return e.readBound("max_tokens", value)
 }
@@ -77,23 +97,31 @@ func (e *envelope) readSpeed(value gjson.Result) error {
 const ordinarySpeed = "standard"
 
 // readTurn gathers the texts of a turn and counts the blocks that are not text.
-func (e *envelope) readTurn(message gjson.Result) { e.readBlocks(message.Get("content")) }
+func (e *envelope) readTurn(message gjson.Result) { e.readBlocks(message.Get("content"), insideMax) }
 
 // readBlocks reads a content: a text, or blocks, of which some have a content of their own.
-func (e *envelope) readBlocks(content gjson.Result) {
-	if content.Type == gjson.String {
-		e.addText(content.String())
+func (e *envelope) readBlocks(content gjson.Result, levels int) {
+	if content.Type == gjson.String || levels == 0 {
+		e.addValue(content)
 		return
 	}
 	eachPart(content, func(block gjson.Result) {
-		modality, known := blockModality[block.Get("type").String()]
+		kind := block.Get("type").String()
+		modality, known := blockModality[kind]
 		switch {
 		case known && modality == nested:
-			e.readBlocks(block.Get("content"))
+			e.readBlocks(block.Get("content"), levels-1)
 		case known && modality == written:
 			e.addText(block.Raw)
+		case block.Get("source.type").Str == "content": // a document that is made of blocks
+			e.modalities[modality]++
+			e.keptFiles = e.keptFiles || isKept(block, insideMax)
+			e.readBlocks(block.Get("source.content"), levels-1)
 		default:
 			e.addPart(block, modality, known, "text", "thinking")
+		}
+		if !known || kind == "compaction" {
+			e.refusal = cmp.Or(e.refusal, e.checkInside(block, insideMax))
 		}
 	})
 }

@@ -53,10 +53,21 @@ func TestProtocolsRead(t *testing.T) {
 		"messages: nested results": {in: "messages", body: turns(`[{"type":"tool_result","content":[{"type":"text","text":"a"},` + image + `,{"type":"tool_reference","tool_name":"f"}]}]`), texts: []string{"a", `{"type":"tool_reference","tool_name":"f"}`}, format: 4, parts: map[string]int64{"image": 1}},
 		"messages: an odd nesting": {in: "messages", body: turns(`[{"type":"tool_result","content":{"type":"tool_result","content":` + image + `}}]`), format: 4, parts: map[string]int64{"image": 1}},
 		"messages: one block":      {in: "messages", body: turns(image), format: 4, parts: map[string]int64{"image": 1}},
-		"messages: other kinds":    {in: "messages", body: turns(`[` + image + `,{"type":"document"},{"type":"novelty"},{"type":7},{},"x",null,[]]`), format: 4, parts: map[string]int64{"image": 1, "file": 7}},
+		"messages: other kinds":    {in: "messages", body: turns(`[` + image + `,{"type":"document"},{"type":"novelty"},{"type":7},{},"x",null,[]]`), texts: []string{"x"}, format: 4, parts: map[string]int64{"image": 1, "file": 7}},
 
 		"messages: a form":        {in: "messages", body: with("messages", `"output_config":{"format":{"schema":{}}},"mcp_servers":[],"container":null,"speed":"standard"`), texts: []string{"x", `{"format":{"schema":{}}}`}, format: 4},
 		"messages: tools of ours": {in: "messages", body: with("messages", `"tools":[{"type":"web_search_20250305","name":"web_search"},{"type":"bash_20250124"}]`), texts: []string{"x", `[{"type":"web_search_20250305","name":"web_search"},{"type":"bash_20250124"}]`}, format: 4},
+
+		"messages: a text document":      {in: "messages", body: turns(`[{"type":"document","title":"T","source":{"type":"text","media_type":"text/plain","data":"a long story"}}]`), texts: []string{"T", "text/plain", "a long story"}, format: 4, parts: map[string]int64{"file": 1}},
+		"messages: a document of blocks": {in: "messages", body: turns(`[{"type":"document","source":{"type":"content","content":[{"type":"text","text":"a"},` + image + `,` + image + `]}}]`), texts: []string{"a"}, format: 4, parts: map[string]int64{"file": 1, "image": 2}},
+		"messages: a PDF":                {in: "messages", body: turns(`[{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"JVBERv//"}}]`), texts: []string{"application/pdf"}, format: 4, parts: map[string]int64{"file": 1}},
+		"messages: what may be a prompt": {in: "messages", body: with("messages", `"context_management":{"edits":[{"instructions":"x"}]},"novelty":7,"thinking":null`), texts: []string{"x", `{"edits":[{"instructions":"x"}]}`}, format: 4},
+		"chat: a text file":              {in: "chat", body: `{"model":"m","messages":[{"content":[{"type":"file","file":{"filename":"a.txt","file_data":"data:text/plain;base64,YSBsb25nIHN0b3J5"}}]}]}`, texts: []string{"a.txt", "a long story"}, format: 4, parts: map[string]int64{"file": 1}},
+		"chat: what may be a prompt":     {in: "chat", body: with("chat", `"chat_template_kwargs":{"a":"b"},"novelty":["c"],"metadata":{"d":"e"}`), texts: []string{"user", "x", `{"a":"b"}`, `["c"]`}, format: 4},
+		"responses: a shell's output":    {in: "responses", body: items(`{"type":"shell_call_output","call_id":"c","output":[{"stdout":"ok"}]}`), texts: []string{"c", `[{"stdout":"ok"}]`}, format: 4},
+		"responses: a file":              {in: "responses", body: items(`{"role":"user","content":[{"type":"input_file","file_data":"YSBsb25nIHN0b3J5"},{"type":"input_file","file_data":"not base64!"}]}`), texts: []string{"a long story", "not base64!"}, format: 4, parts: map[string]int64{"file": 2}},
+
+		"messages: endless results": {in: "messages", body: turns(strings.Repeat(`[{"type":"tool_result","content":`, 9) + `"x"` + strings.Repeat(`}]`, 9)), texts: []string{`[{"type":"tool_result","content":"x"}]`}, format: 4},
 
 		"count: without a bound": {in: "count", body: least["count"], texts: []string{"x"}, format: 4},
 
@@ -119,7 +130,7 @@ func TestProtocolsAreWhatTheyAre(t *testing.T) {
 	}{
 		"chat":       {adapters.OpenAIChat, engine.Generation, true, `"max_completion_tokens":7`, 7, -1},
 		"responses":  {adapters.OpenAIResponses, engine.Generation, true, `"max_output_tokens":7`, 7, -1},
-		"compact":    {adapters.OpenAICompact, engine.Compaction, false, `"max_output_tokens":7`, 7, -1},
+		"compact":    {adapters.OpenAICompact, engine.Compaction, false, `"max_output_tokens":7`, -1, -1},
 		"embeddings": {adapters.OpenAIEmbeddings, engine.Embedding, false, `"max_tokens":7`, 0, 0},
 		"messages":   {adapters.AnthropicMessages, engine.Generation, true, `"service_tier":"auto"`, 9, 9},
 		"count":      {adapters.AnthropicMessages, engine.Generation, false, `"max_tokens":7`, 7, -1},
@@ -170,25 +181,30 @@ func TestProtocolsRefuse(t *testing.T) {
 		{"compact", `{"model":"m"}`, "input is missing"},
 		{"embeddings", `{"model":"m"}`, "input is missing"},
 	}
-	tools := map[string]string{
+	for tool, says := range map[string]string{
 		`{"type":"mcp","server_url":"https://x"}`: "servers of its own choice", `{"type":"mcp_toolset"}`: "servers of its own choice",
 		`{"type":"image_generation"}`: "what it costs", `{"type":"code_interpreter","container":"cntr_1"}`: "what it costs",
-		`{"type":"code_execution_20250825"}`: "what it costs", `{"type":"shell","environment":{"type":"container_auto"}}`: "container",
-		`{"type":"advisor_20260301","model":"x"}`: "policy has not judged", `{"type":"novelty","model":"x"}`: "must not name a model",
-		`{"type":"namespace","tools":[{"type":"function"},{"type":"mcp"}]}`: "servers of its own choice",
-	}
-	for tool, says := range tools {
+		`{"type":"code_execution_20250825"}`: "what it costs", `{"type":"advisor_20260301","model":"x"}`: "policy has not judged",
+		`{"type":"novelty"}`: "nothing says what they do", `{"type":"customs"}`: "nothing says what they do",
+		`{"type":"programmatic_tool_calling"}`: "nothing says what they do", `{"type":"custom","model":"x"}`: "must not name a model",
+	} {
 		for _, name := range []string{"chat", "responses", "compact", "messages", "count"} {
-			if name == "chat" && (strings.Contains(tool, "shell") || strings.Contains(tool, "novelty") || strings.Contains(tool, "namespace")) {
-				says = "not served in chat completions" // which has no tools but functions
-			} else {
-				says = tools[tool]
-			}
 			bodies = append(bodies, body{name, with(name, `"tools":[{"name":"f"},`+tool+`]`), says}, body{name, with(name, `"tools":`+tool), says})
 		}
 	}
+	for tool, says := range map[string]string{
+		`{"type":"namespace","tools":[{"type":"function"},{"type":"mcp"}]}`: "servers of its own choice",
+		`{"type":"shell"}`: "local environment", `{"type":"shell","environment":{"type":"container_auto"}}`: "local environment",
+	} {
+		for _, name := range []string{"responses", "compact"} {
+			bodies = append(bodies, body{name, with(name, `"tools":[`+tool+`]`), says})
+		}
+		for _, name := range []string{"chat", "messages"} {
+			bodies = append(bodies, body{name, with(name, `"tools":[`+tool+`]`), "nothing says what they do"})
+		}
+	}
 	for _, kind := range []string{"web_search", "openrouter:web_search", "builtin_function"} {
-		bodies = append(bodies, body{"chat", with("chat", `"tools":[{"type":"`+kind+`"}]`), "tools of type " + kind + " are not served in chat completions"})
+		bodies = append(bodies, body{"chat", with("chat", `"tools":[{"type":"`+kind+`"}]`), "tools of type " + kind + " are not served"})
 	}
 	bodies = append(bodies,
 		body{"chat", with("chat", `"web_search_options":{}`), "web_search_options must be left out"},
@@ -197,6 +213,20 @@ func TestProtocolsRefuse(t *testing.T) {
 		body{"responses", items(`{"type":"additional_tools","role":"developer","tools":[{"type":"code_interpreter"}]}`), "what it costs"},
 		body{"compact", items(`{"type":"tool_search_output","tools":[{"type":"namespace","tools":[{"type":"mcp"}]}]}`), "servers of its own choice"},
 		body{"messages", with("messages", `"tools":[{"type":"web_search_20250305","max_uses":-1}]`), "max_uses must be"},
+		body{"messages", with("messages", `"tools":[{"type":"web_fetch_20250910"}]`), "needs max_uses and max_content_tokens"},
+		body{"messages", with("messages", `"tools":[{"type":"web_fetch_20250910","max_content_tokens":9}]`), "needs max_uses and max_content_tokens"},
+		body{"messages", with("messages", `"tools":[{"type":"web_fetch_20250910","max_uses":99999,"max_content_tokens":9999999}]`), "at most"},
+		body{"messages", turns(`[{"type":"tool_addition","tool":{"type":"tool_definition","definition":{"type":"code_execution_20260521"}}}]`), "what it costs"},
+		body{"messages", turns(`[{"type":"compaction","tool_changes":[{"definition":{"type":"mcp"}}]}]`), "servers of its own choice"},
+		body{"messages", with("messages", `"thread":{"type":"new"}`), "thread must be left out"},
+		body{"messages", with("messages", `"inference_geo":"us"`), "inference_geo must be left out"},
+		body{"messages", with("messages", `"fallbacks":[{"model":"x"}]`), "fallbacks must be left out"},
+		body{"chat", with("chat", `"chat_template_kwargs":{"chat_template":"x"}`), "must not hold a chat_template"},
+		body{"chat", with("chat", `"modalities":["text","audio"]`), "modalities must be"},
+		body{"chat", with("chat", `"modalities":"audio"`), "modalities must be"},
+		body{"chat", with("chat", `"stream_options":{"Include_Usage":false}`), "must be written"},
+		body{"chat", `{"model":"m","messages":[{"role":"user","content":"x","Content":[{"type":"image_url"}]}]}`, "must be written"},
+		body{"embeddings", with("embeddings", `"messages":[]`), "messages must be left out"},
 	)
 	for _, name := range []string{"messages", "count"} {
 		bodies = append(bodies,
@@ -209,11 +239,11 @@ func TestProtocolsRefuse(t *testing.T) {
 		bodies = append(bodies, body{"embeddings", `{"model":"m","input":` + input + `}`, "input must be"})
 	}
 	for name, bound := range map[string]string{"chat": "max_tokens", "responses": "max_output_tokens", "compact": "max_output_tokens", "count": "max_tokens"} {
-		for _, value := range []string{"0", "-1", "1.5", "1e3", `"9"`, "true", "[]", "2147483649", "9007199254740993"} {
+		for _, value := range []string{map[bool]string{true: "-7", false: "0"}[name == "count"], "-1", "1.5", "1e3", `"9"`, "true", "[]", "2147483649", "9007199254740993"} {
 			bodies = append(bodies, body{name, with(name, fmt.Sprintf("%q:%s", bound, value)), bound + " must be"})
 		}
 	}
-	for _, value := range []string{"0", "-1", "1.5", "1e3", `"9"`, "true", "[]", "2147483649"} {
+	for _, value := range []string{"-1", "1.5", "1e3", `"9"`, "true", "[]", "2147483649"} {
 		bodies = append(bodies, body{"messages", strings.Replace(least["messages"], ":9", ":"+value, 1), "max_tokens must be"})
 	}
 	for name := range spoken {
@@ -250,24 +280,24 @@ func TestProtocolsRefuse(t *testing.T) {
 // TestSearches: how many web searches a request allows its provider, which a hold covers and the provider is told.
 func TestSearches(t *testing.T) {
 	for body, want := range map[[2]string]int64{
-		{"messages", `"tools":[{"name":"f"}]`}:                                                        0,
-		{"messages", `"tools":[{"type":"web_search_20250305"}]`}:                                      searchesMax,
-		{"messages", `"tools":[{"type":"web_search_20250305","max_uses":null}]`}:                      searchesMax,
-		{"messages", `"tools":[{"max_uses":3,"type":"web_search_20250305"}]`}:                         3,
-		{"messages", `"tools":[{"type":"web_search_20250305","max_uses":0},{"type":"web_fetch"}]`}:    0,
-		{"messages", `"tools":{"type":"web_search_20250305","max_uses":2}`}:                           2,
-		{"messages", `"tools":[{"type":"web_search_20250305","max_uses":2},{"type":"web_search_x"}]`}: 2 + searchesMax,
-		{"messages", `"tools":[{"type":"web_search_20250305"}],"max_tool_calls":1`}:                   searchesMax,
-		{"responses", `"tools":[{"type":"function"}],"max_tool_calls":7`}:                             0,
-		{"responses", `"tools":[{"type":"web_search"}]`}:                                              searchesMax,
-		{"responses", `"tools":[{"type":"web_search","max_uses":0}]`}:                                 searchesMax,
-		{"responses", `"tools":[{"type":"web_search_preview"}],"max_tool_calls":null`}:                searchesMax,
-		{"responses", `"max_tool_calls":40,"tools":[{"type":"web_search"}]`}:                          40,
-		{"responses", `"max_tool_calls":0,"tools":[{"type":"web_search"}]`}:                           0,
-		{"responses", `"tools":[{"type":"namespace","tools":[{"type":"web_search"}]}]`}:               searchesMax,
-		{"responses", `"input":[{"type":"additional_tools","tools":[{"type":"web_search"}]}]`}:        searchesMax,
-		{"chat", `"tools":[{"type":"function"},{"type":"custom"},{"name":"f"}]`}:                      0,
-		{"chat", `"web_search_options":null`}:                                                         0,
+		{"messages", `"tools":[{"name":"f"}]`}:                                                         0,
+		{"messages", `"tools":[{"type":"web_search_20250305"}]`}:                                       searchesMax,
+		{"messages", `"tools":[{"type":"web_search_20250305","max_uses":null}]`}:                       searchesMax,
+		{"messages", `"tools":[{"max_uses":3,"type":"web_search_20250305"}]`}:                          3,
+		{"messages", `"tools":[{"type":"web_search_20250305","max_uses":0},{"type":"bash_20250124"}]`}: 0,
+		{"messages", `"tools":{"type":"web_search_20250305","max_uses":2}`}:                            2,
+		{"messages", `"tools":[{"type":"web_search_20250305","max_uses":2},{"type":"web_search_x"}]`}:  2 + searchesMax,
+		{"messages", `"tools":[{"type":"web_search_20250305"}],"max_tool_calls":1`}:                    searchesMax,
+		{"responses", `"tools":[{"type":"function"}],"max_tool_calls":7`}:                              0,
+		{"responses", `"tools":[{"type":"web_search"}]`}:                                               searchesMax,
+		{"responses", `"tools":[{"type":"web_search","max_uses":0}]`}:                                  searchesMax,
+		{"responses", `"tools":[{"type":"web_search_preview"}],"max_tool_calls":null`}:                 searchesMax,
+		{"responses", `"max_tool_calls":40,"tools":[{"type":"web_search"}]`}:                           40,
+		{"responses", `"max_tool_calls":0,"tools":[{"type":"web_search"}]`}:                            0,
+		{"responses", `"tools":[{"type":"namespace","tools":[{"type":"web_search"}]}]`}:                searchesMax,
+		{"responses", `"input":[{"type":"additional_tools","tools":[{"type":"web_search"}]}]`}:         searchesMax,
+		{"chat", `"tools":[{"type":"function"},{"type":"custom"},{"name":"f"}]`}:                       0,
+		{"chat", `"web_search_options":null`}:                                                          0,
 	} {
 		given := with(body[0], body[1])
 		if strings.Contains(body[1], `"input"`) {
@@ -285,6 +315,8 @@ func TestWhatAProviderKeepsIsNobodysHere(t *testing.T) {
 		with("responses", `"previous_response_id":"resp_1"`), with("responses", `"previous_response_id":7`),
 		with("responses", `"conversation":"conv_1"`), with("responses", `"conversation":{"id":"conv_1"}`),
 		items(`{"role":"user","content":"x"}`, `{"type":"item_reference","id":"msg_1"}`), items(`{"id":"msg_1"}`), items(`{"type":null,"id":"msg_1"}`),
+		items(`{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"x"}]}`), items(`{"type":"image_generation_call","id":"ig_1","result":null}`),
+		items(`{"type":"message","role":"assistant","id":"msg_1","status":"completed","content":[]}`), items(`{"type":"compaction","id":"cmp_1"}`),
 	} {
 		for _, name := range []string{"responses", "compact"} {
 			_, err := readEnvelope(spoken[name], []byte(body))
@@ -306,7 +338,8 @@ func TestWhatAnAccountKeepsIsNobodysHere(t *testing.T) {
 		items(`{"type":"computer_call_output","output":{"type":"computer_screenshot","file_id":"file-1"}}`):        "compact",
 		items(`{"role":"user","content":[{"type":"novelty","file_id":"file-1"}]}`):                                 "responses",
 		with("responses", `"tools":[{"type":"file_search","vector_store_ids":["vs_1"]}]`):                          "responses",
-		with("responses", `"tools":[{"type":"novelty","vector_store_ids":["vs_1"]}]`):                              "responses",
+		with("responses", `"tools":[{"type":"custom","vector_store_ids":["vs_1"]}]`):                               "responses",
+		`{"model":"m","messages":[{"role":"assistant","audio":{"id":"audio_1"}}]}`:                                 "chat",
 		with("messages", `"container":"container_1"`):                                                              "messages",
 		turns(`[{"type":"document","source":{"type":"file","file_id":"file_1"}}]`):                                 "messages",
 		turns(`[{"type":"document","source":{"type":"content","content":[{"source":{"file_id":"file_1"}}]}}]`):     "messages",

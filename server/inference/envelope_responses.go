@@ -3,6 +3,7 @@ package inference
 import (
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/tidwall/gjson"
 
@@ -14,10 +15,10 @@ import (
 // compaction.
 var (
 	responsesProtocol = &protocol{
-		name: adapters.OpenAIResponses, kind: engine.Generation, form: responsesForm, streams: true, read: readResponses,
+		name: adapters.OpenAIResponses, kind: engine.Generation, form: responsesForm, streams: true, boundMin: 1, read: readResponses,
 	}
 	compactProtocol = &protocol{
-		name: adapters.OpenAICompact, kind: engine.Compaction, form: openAIForm, needs: []string{"input"}, read: readResponses,
+		name: adapters.OpenAICompact, kind: engine.Compaction, form: openAIForm, boundMin: 1, needs: []string{"input"}, read: readResponses,
 	}
 )
 
@@ -49,10 +50,13 @@ func readResponses(e *envelope, name string, value gjson.Result) error {
 		return e.readTools(value)
 	case "max_tool_calls":
 		return e.readToolCalls(value)
-	case "instructions", "text":
+	case "instructions":
 		e.addValue(value)
 	case "temperature", "top_p":
 		return checkNumber(name, value)
+	case "metadata", "client_metadata": // which no model reads
+	default:
+		e.addOther(value)
 	}
 	return nil
 }
@@ -76,7 +80,7 @@ func (e *envelope) readInput(input gjson.Result) (err error) {
 			e.addPart(item, responsesParts[kind], true)
 		default:
 			e.readItem(item)
-			err = e.checkTools(item.Get("tools"))
+			err = e.checkTools(item.Get("tools"), insideMax)
 		}
 		return err == nil
 	})
@@ -96,17 +100,41 @@ func (e *envelope) readToolCalls(value gjson.Result) error {
 	return nil
 }
 
-// isReference says whether an item stands for one that a provider keeps, for whichever user of its account. Its type may be left out.
+// isReference says whether an item stands for one that a provider keeps, for whichever user of its account: it has an id, and not what it
+// is the id of. Its type may be left out.
 func isReference(item gjson.Result) bool {
 	kind := item.Get("type").String()
-	return kind == "item_reference" || kind == "" && item.Get("id").Exists() && !item.Get("role").Exists()
+	switch {
+	case kind == "item_reference":
+		return true
+	case !isSet(item.Get("id")):
+		return false
+	case kind == "reasoning":
+		return !isSome(item.Get("encrypted_content")) && !isSome(item.Get("content"))
+	}
+	brings := false
+	item.ForEach(func(key, value gjson.Result) bool {
+		switch key.Str {
+		case "id", "type", "status", "role", "phase":
+			return true
+		}
+		brings = isSome(value) || value.Type == gjson.Number
+		return !brings
+	})
+	return !brings
+}
+
+// isSome says whether a member is neither empty nor absent.
+func isSome(value gjson.Result) bool {
+	return value.Str != "" || value.Type == gjson.JSON && strings.Trim(value.Raw, "[]{} \t\r\n") != ""
 }
 
 func (e *envelope) readItem(item gjson.Result) {
 	e.formatTokens += perMessage
+	kind := item.Get("type").Str
 	item.ForEach(func(key, value gjson.Result) bool {
 		switch name := key.String(); {
-		case (name == "content" || name == "output") && value.Type == gjson.JSON:
+		case (name == "content" || name == "output") && value.Type == gjson.JSON && kind != "shell_call_output": // whose parts are texts
 			eachPart(value, func(part gjson.Result) {
 				modality, known := responsesParts[part.Get("type").String()]
 				e.addPart(part, modality, known, "text", "refusal")

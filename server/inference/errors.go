@@ -113,6 +113,9 @@ func Code(err error) string {
 
 // describeRefusal is the answer to a refusal by the router.
 func describeRefusal(e *engine.Error, modelOff bool) answer {
+	if modelOff && e.Details.Class != engine.ClassUnavailable { // whatever else is said of it would tell that it exists
+		return modelNotFound
+	}
 	a := answer{message: e.Message, details: map[string]any{"reason": e.Details.Reason}}
 	if e.Details.Remedy != "" {
 		a.message += ". " + e.Details.Remedy
@@ -140,9 +143,6 @@ func describeRefusal(e *engine.Error, modelOff bool) answer {
 			a.retryAfter = max(a.retryAfter, time.Second) // there may be room by now
 		}
 	case engine.ClassCapacity:
-		if modelOff {
-			return modelNotFound
-		}
 		a.status, a.kind, a.code = http.StatusServiceUnavailable, "server_error", "capacity_unavailable"
 		if a.retryAfter == 0 {
 			a.retryAfter = capacityRetry
@@ -155,7 +155,7 @@ func describeRefusal(e *engine.Error, modelOff bool) answer {
 		a.status, a.kind, a.code, a.noRetry = http.StatusConflict, "invalid_request_error", "duplicate_request", true
 		var duplicate *ledger.DuplicateError
 		if errors.As(e, &duplicate) {
-			a.details["request_id"], a.details["state"] = duplicate.Call.String(), duplicate.State
+			a.details["duplicate_of"], a.details["state"] = duplicate.Call.String(), duplicate.State
 		}
 	default:
 		a.status, a.kind, a.code, a.noRetry = http.StatusForbidden, "invalid_request_error", e.Details.Reason, true
@@ -207,6 +207,8 @@ func describeFailure(f *adapters.Failure) answer {
 		a.status, a.code, a.message = http.StatusGatewayTimeout, "upstream_timeout", "The provider did not answer in time."
 	case adapters.StreamBroken:
 		a.message = "The provider's answer broke off."
+	case adapters.Credential, adapters.ModelMissing: // which no client can mend, and nobody by waiting
+		a.message, a.noRetry = "The provider failed.", true
 	default:
 		a.message = "The provider failed."
 	}

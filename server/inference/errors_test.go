@@ -47,9 +47,9 @@ too fast                    | 429    rate_limit_error      rate_limit_exceeded  
 too fast for long           | 429    rate_limit_error      rate_limit_exceeded         | rate_limit_error      | rate_limit_exceeded     | 61    never
 no call at all              | 429    rate_limit_error      rate_limit_exceeded         | rate_limit_error      | rate_limit_exceeded     | -     never
 too many at once            | 429    rate_limit_error      rate_limit_exceeded         | rate_limit_error      | rate_limit_exceeded     | 5     -
-no capacity                 | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 2     -
-no capacity, no time        | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 5     -
-no capacity for a minute    | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 60    -
+no capacity                 | 503    server_error          capacity_unavailable        | overloaded_error      | rate_limit_exceeded     | 2     -
+no capacity, no time        | 503    server_error          capacity_unavailable        | overloaded_error      | rate_limit_exceeded     | 5     -
+no capacity for a minute    | 503    server_error          capacity_unavailable        | overloaded_error      | rate_limit_exceeded     | 60    -
 no capacity for longer      | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 61    never
 the ledger is away          | 503    server_error          R                           | overloaded_error      | server_error            | 1     -
 an amount out of range      | 400    invalid_request_error R                           | invalid_request_error | invalid_prompt          | -     -
@@ -59,11 +59,11 @@ the provider: invalid       | 422    invalid_request_error invalid_request      
 the provider: a parameter   | 400    invalid_request_error unsupported_parameter       | invalid_request_error | invalid_prompt          | -     -
 the provider: too long      | 400    invalid_request_error context_length_exceeded     | invalid_request_error | context_length_exceeded | -     -
 the provider: content       | 400    invalid_request_error content_policy_violation    | invalid_request_error | invalid_prompt          | -     -
-the provider: rate          | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 30    -
+the provider: rate          | 503    server_error          capacity_unavailable        | overloaded_error      | rate_limit_exceeded     | 30    -
 the provider: a long rest   | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 3600  never
-the provider: overloaded    | 503    server_error          capacity_unavailable        | overloaded_error      | server_is_overloaded    | 5     -
-the provider: our key       | 502    server_error          upstream_error              | api_error             | server_error            | -     -
-the provider: no such model | 502    server_error          upstream_error              | api_error             | server_error            | -     -
+the provider: overloaded    | 503    server_error          capacity_unavailable        | overloaded_error      | rate_limit_exceeded     | 5     -
+the provider: our key       | 502    server_error          upstream_error              | api_error             | server_error            | -     never
+the provider: no such model | 502    server_error          upstream_error              | api_error             | server_error            | -     never
 the provider: too slow      | 504    server_error          upstream_timeout            | timeout_error         | server_error            | -     -
 the provider: broken        | 502    server_error          upstream_error              | api_error             | server_error            | -     -
 `
@@ -208,9 +208,9 @@ func streamedError(t *testing.T, in *form, event string) string {
 	return failed.Response.Error.Code
 }
 
-// TestARateTellsCodexWhenToComeBack: a stream has no header left, and Codex reads the words.
-func TestARateTellsCodexWhenToComeBack(t *testing.T) {
-	for name, want := range map[string]bool{"too fast": true, "no call at all": false, "no capacity": false} {
+// TestAStreamTellsCodexWhenToComeBack: it has no header left, and Codex reads the words.
+func TestAStreamTellsCodexWhenToComeBack(t *testing.T) {
+	for name, want := range map[string]bool{"too fast": true, "no call at all": false, "no capacity": true, "no capacity for longer": false} {
 		event := string(responsesForm.event(failures()[name], "id"))
 		if strings.Contains(event, "Please try again in 2s.") != want {
 			t.Errorf("%s: %s", name, event)

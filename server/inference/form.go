@@ -83,15 +83,18 @@ func failedResponse(a answer, requestID string) []byte {
 	}})
 }
 
-// responsesCodes are the codes by which Codex and the SDKs tell what is worth trying again.
+// responsesCodes are the codes by which Codex and the SDKs tell what is worth trying again. Codex gives up at server_is_overloaded, which
+// is for a shortage that lasts.
 var responsesCodes = map[string]string{
-	"insufficient_quota": "insufficient_quota", "rate_limit_exceeded": "rate_limit_exceeded", "capacity_unavailable": "server_is_overloaded",
+	"insufficient_quota": "insufficient_quota", "rate_limit_exceeded": "rate_limit_exceeded", "capacity_unavailable": "rate_limit_exceeded",
 	contextExceeded: contextExceeded, "content_policy_violation": "invalid_prompt",
 }
 
 // responsesCode tells what is at fault: the request, which trying again would not change, or this server.
 func (a answer) responsesCode() string {
 	switch named := responsesCodes[a.code]; {
+	case a.code == "capacity_unavailable" && a.retryAfter > patience:
+		return "server_is_overloaded"
 	case named != "":
 		return named
 	case a.status < http.StatusInternalServerError:
@@ -100,9 +103,9 @@ func (a answer) responsesCode() string {
 	return "server_error"
 }
 
-// responsesMessage has a rate that is reached tell when to try again in words, which is where Codex looks for it.
+// responsesMessage has what passes tell when to try again in words, which is where Codex looks for it.
 func (a answer) responsesMessage() string {
-	if a.code != "rate_limit_exceeded" || a.retryAfter == 0 {
+	if a.responsesCode() != "rate_limit_exceeded" || a.retryAfter == 0 {
 		return a.message
 	}
 	return fmt.Sprintf("%s. Please try again in %ds.", strings.TrimSuffix(a.message, "."), a.retryAfterSeconds())

@@ -22,7 +22,7 @@ func TestAStreamThatBreaks(t *testing.T) {
 			"type": "error", "request_id": "7", "error.type": "overloaded_error", "error.code": "capacity_unavailable", "error.message": "Come later.",
 		}},
 		{responsesForm, "response.failed", map[string]string{ // Codex reads the response, the SDKs what is beside it
-			"type": "response.failed", "response.status": "failed", "response.error.code": "server_is_overloaded", "response.error.message": "Come later.",
+			"type": "response.failed", "response.status": "failed", "response.error.code": "rate_limit_exceeded", "response.error.message": "Come later.",
 			"error.type": "server_error", "error.code": "capacity_unavailable", "error.message": "Come later.", "error.request_id": "7",
 		}},
 	} {

@@ -1,7 +1,8 @@
 // Package inference is the data plane: the endpoints that AI clients call with a gwi_ token.
 //
-// A handler says who asks and what is asked, hands the call to the router, and relays the answer. It refuses by itself only
-// what is no call; whether a call may be served is the router's decision.
+// A handler says who asks and what is asked, hands the call to the router, and relays the answer. It refuses by itself only what is no call,
+// and what nobody could judge or bound: tools of a provider's that no usage tells of, and what it keeps for its account. Whether a call may
+// be served is the router's decision.
 package inference
 
 import (
@@ -31,7 +32,7 @@ const (
 	Base = Root + "/v1"
 )
 
-// requestIDHeaders are on every answer: the id of the call, where there was one, under Regent's own name and those that the vendors'
+// requestIDHeaders are on every answer that has a body: the id of the call, where there was one, under Regent's own name and those that the vendors'
 // SDKs read.
 var requestIDHeaders = []string{"X-Regent-Request-Id", "X-Request-Id", "Request-Id"}
 

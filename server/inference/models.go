@@ -48,7 +48,18 @@ func (x *exchange) viewModel(model *catalog.Model) any {
 	}
 }
 
-// models lists what the caller may use.
+// speaks says whether a source of a model serves a protocol of the vendor whose client asks.
+func (x *exchange) speaks(model *catalog.Model) bool {
+	vendor := "openai."
+	if x.form == anthropicForm {
+		vendor = "anthropic."
+	}
+	return slices.ContainsFunc(model.Sources, func(s *catalog.Source) bool {
+		return slices.ContainsFunc(s.Connection.Protocols, func(protocol string) bool { return strings.HasPrefix(protocol, vendor) })
+	})
+}
+
+// models lists what the caller may use, in a protocol of its own.
 func (i *Inference) models(x *exchange) {
 	views, ids := []any{}, []string{}
 	for _, id := range x.catalogue.ModelIDs {
@@ -57,7 +68,7 @@ func (i *Inference) models(x *exchange) {
 			x.fail(describe(err, false))
 			return
 		}
-		if usable {
+		if usable && x.speaks(x.catalogue.Models[id]) {
 			views, ids = append(views, x.viewModel(x.catalogue.Models[id])), append(ids, id)
 		}
 	}
@@ -92,17 +103,23 @@ func (i *Inference) model(x *exchange) {
 
 var errNoPolicy = answerError(storeDown)
 
-// mayUse says whether a model is there for the caller: switched on, with a connection that somebody has given a credential, and granted by
-// the access rule, which decides as it does for a call.
+// isOffered says whether a model is there for anybody: switched on, with a connection that somebody has given a credential.
+func (i *Inference) isOffered(model *catalog.Model) bool {
+	return slices.ContainsFunc(model.Candidates(i.Cooling, false, ""), func(c engine.Candidate) bool {
+		return c.Enabled && c.Connection == catalog.Authorised
+	})
+}
+
+// mayUse says whether a model is there for the caller: offered, and granted by the access rule, which decides as it does for a call.
 func (i *Inference) mayUse(x *exchange, model *catalog.Model) (bool, error) {
 	activation := i.Policy.Current()
 	if activation == nil {
 		return false, errNoPolicy
 	}
-	candidates := model.Candidates(i.Cooling, false, "")
-	if !slices.ContainsFunc(candidates, func(c engine.Candidate) bool { return c.Enabled && c.Connection == catalog.Authorised }) {
+	if !i.isOffered(model) {
 		return false, nil
 	}
+	candidates := model.Candidates(i.Cooling, false, "")
 	call := policy.Call{Model: model.ID, Kind: engine.Generation, Residency: x.token.User.Residency, Modalities: []string{}}
 	decision, err := activation.Judge(i.Now(), call, x.identity()).Decide(x.r.Context(), candidates[0].Candidate, nil)
 	if err != nil {

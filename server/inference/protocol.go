@@ -15,6 +15,8 @@ type protocol struct {
 	form *form
 	// streams says that a client may ask for a stream.
 	streams bool
+	// boundMin is the smallest bound of the output that a request can have.
+	boundMin int64
 	// needs are the members besides model without which a request is none.
 	needs []string
 	// read reads one top-level member into the envelope. Its error is the client's fault: a text for it, or an [answerError].

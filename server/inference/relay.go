@@ -169,6 +169,9 @@ func (a *attempt) upstreamRequest() adapters.Request {
 		Stream: a.envelope.stream, UsageWanted: a.envelope.usageWanted, Searches: a.envelope.searches,
 		Header: spokenHeader(a.x.r.Header), Query: a.x.r.URL.RawQuery,
 	}
+	if bound := a.grant.Candidate.OutputTokensMax; bound != nil {
+		request.OutputTokensMax = *bound / a.envelope.choices // of all of them
+	}
 	if !a.grant.HonourRouting {
 		request.Strip = a.envelope.routing
 	}
@@ -225,10 +228,14 @@ func (a *attempt) relayEvent(event adapters.Event) {
 
 // answerWhole sends an answer that is not a stream.
 func (a *attempt) answerWhole(event adapters.Event) {
-	if event.Kind != adapters.Done || a.client.Err() != nil {
+	if event.Kind != adapters.Done {
 		return
 	}
-	a.written, a.outcome.Output = true, true
+	a.outcome.Output = true // it was made, whoever is there to take it
+	if a.client.Err() != nil {
+		return
+	}
+	a.written = true
 	a.x.w.Header().Set("Content-Type", "application/json")
 	err := a.x.mayWrite()
 	if err == nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -18,8 +19,25 @@ var keptNotFound = answer{
 	message: "A file, a store or a container that the request names does not exist. Send what is in it with the request.",
 }
 
-// ungoverned are tools, by how their type begins, by which a provider does what policy has not judged, or what no report of usage tells
-// and no price covers.
+// servedTools are the tools that a request may offer in a protocol, by their types, which a version may follow: those that the client runs,
+// those that find other tools, and those whose use is told, priced and bounded. What else a provider's tool does, or costs, nobody here
+// knows.
+var servedTools = map[adapters.Protocol][]string{
+	adapters.OpenAIChat: {"function", "custom"},
+	adapters.OpenAIResponses: {
+		"function", "custom", "namespace", "tool_search", "shell", "local_shell", "apply_patch", "computer", webSearch,
+	},
+	adapters.AnthropicMessages: {"custom", "bash", "text_editor", "computer", "memory", "tool_search_tool", webSearch, webFetch},
+}
+
+// Tools by which a provider reads the web: their types begin with these. webSearch is also the unit in which adapters report, and prices
+// charge, searches.
+const (
+	webSearch = "web_search"
+	webFetch  = "web_fetch"
+)
+
+// ungoverned says of tools, by how their type begins, why they are not served.
 var ungoverned = map[string]string{
 	"mcp":              "its provider would contact servers of its own choice: let the client call them",
 	"image_generation": "no usage tells what it costs",
@@ -28,69 +46,79 @@ var ungoverned = map[string]string{
 	"advisor":          "it asks a model that policy has not judged",
 }
 
-// searchesMax is how many web searches a call may make whose request does not say: what Claude Code allows itself.
-const searchesMax = 8
+const (
+	// searchesMax is how many web searches a call may make whose request does not say: what Claude Code allows itself.
+	searchesMax = 8
+	// searchTokens is what a search is taken to add to the prompt: the block of tokens that OpenAI charges for one where it charges a fixed
+	// number. What is beyond it is charged all the same, as overage.
+	searchTokens = 8_000
+	// insideMax is how deeply parts and tools are looked into: no protocol has anything as deep, and each level costs another look at all
+	// that it holds.
+	insideMax = 8
+	// toolInputMax bounds what tools may add to a prompt: many times what any context holds.
+	toolInputMax = 1 << 32
+)
 
 // readTools counts the tools as they are written, and refuses those that cannot be governed.
 func (e *envelope) readTools(tools gjson.Result) error {
 	e.addValue(tools)
-	return e.checkTools(tools)
+	return e.checkTools(tools, insideMax)
 }
 
-func (e *envelope) checkTools(tools gjson.Result) (err error) {
+func (e *envelope) checkTools(tools gjson.Result, levels int) (err error) {
+	if levels == 0 && tools.Type == gjson.JSON {
+		return fmt.Errorf("tools are nested more than %d deep", insideMax)
+	}
 	eachPart(tools, func(tool gjson.Result) {
 		if err == nil {
-			err = e.checkTool(tool)
+			err = e.checkTool(tool, levels)
 		}
 	})
 	return err
 }
 
+// tool is what is read of a tool.
+type tool struct {
+	kind string
+	// uses and content bound how often it may be used, and what it may bring each time; absent where it does not say.
+	uses, content gjson.Result
+	isLocal       bool // it runs where the client does
+}
+
 // checkTool goes through a tool once, as it may be large, and hold others: a namespace does.
-func (e *envelope) checkTool(tool gjson.Result) (err error) {
-	kind, uses := "", int64(searchesMax)
-	tool.ForEach(func(key, value gjson.Result) bool {
+func (e *envelope) checkTool(written gjson.Result, levels int) (err error) {
+	var t tool
+	written.ForEach(func(key, value gjson.Result) bool {
 		switch key.String() {
 		case "type":
-			kind = value.String()
-			err = e.checkToolType(kind)
+			t.kind = value.String()
+			err = e.checkToolType(t.kind)
 		case "max_uses":
-			uses, err = e.readUses(value)
+			t.uses = value
+		case "max_content_tokens":
+			t.content = value
+		case "environment":
+			t.isLocal = value.Get("type").String() == "local"
 		case "vector_store_ids":
 			if isSet(value) {
 				err = answerError(keptNotFound)
-			}
-		case "environment":
-			if strings.HasPrefix(value.Get("type").String(), "container") {
-				err = errors.New("tools that run in a provider's container are not served: no usage tells what it costs")
 			}
 		case "model":
 			if isSet(value) {
 				err = errors.New("a tool must not name a model: policy has not judged it")
 			}
 		case "tools":
-			err = e.checkTools(value)
+			err = e.checkTools(value, levels-1)
 		}
 		return err == nil
 	})
-	if strings.HasPrefix(kind, "web_search") {
-		e.searches = min(e.searches+uses, ledger.TokensMax)
+	if err == nil {
+		err = e.addTool(t)
 	}
 	return err
 }
 
-// readUses reads how often a tool of Anthropic's may be used. Other protocols do not have it.
-func (e *envelope) readUses(value gjson.Result) (int64, error) {
-	if e.protocol.name != adapters.AnthropicMessages || !isSet(value) {
-		return searchesMax, nil
-	}
-	n, ok := wholeNumber(value)
-	if !ok || n < 0 {
-		return 0, errors.New("max_uses must be a whole number")
-	}
-	return n, nil
-}
-
+// checkToolType refuses a tool that is not served.
 func (e *envelope) checkToolType(kind string) error {
 	if kind == "file_search" { // in a provider's store
 		return answerError(keptNotFound)
@@ -100,21 +128,101 @@ func (e *envelope) checkToolType(kind string) error {
 			return fmt.Errorf("tools of type %s are not served: %s", clip(kind), reason)
 		}
 	}
-	if e.protocol.name == adapters.OpenAIChat && kind != "" && kind != "function" && kind != "custom" {
-		return fmt.Errorf("tools of type %s are not served in chat completions: no usage tells what they cost", clip(kind))
+	protocol := e.protocol.name
+	if protocol == adapters.OpenAICompact {
+		protocol = adapters.OpenAIResponses
+	}
+	isServed := kind == "" || slices.ContainsFunc(servedTools[protocol], func(served string) bool { return isOfType(kind, served) })
+	if !isServed {
+		return fmt.Errorf("tools of type %s are not served: nothing says what they do, or cost", clip(kind))
 	}
 	return nil
+}
+
+// isOfType says whether a type is the one given, in whichever version.
+func isOfType(kind, begin string) bool {
+	version, is := strings.CutPrefix(kind, begin)
+	return is && (version == "" || version[0] == '_')
+}
+
+// addTool counts what a tool lets the provider do.
+func (e *envelope) addTool(t tool) error {
+	switch {
+	case t.kind == "shell" && !t.isLocal:
+		return errors.New("a tool of type shell must have a local environment: no usage tells what a provider's container costs")
+	case isOfType(t.kind, webSearch):
+		uses, err := e.usesOf(t)
+		e.searches = min(e.searches+uses, ledger.TokensMax)
+		return err
+	case isOfType(t.kind, webFetch):
+		return e.addFetches(t)
+	}
+	return nil
+}
+
+// usesOf is how often a tool may be used: as often as one of Anthropic's says itself.
+func (e *envelope) usesOf(t tool) (int64, error) {
+	if e.protocol.name != adapters.AnthropicMessages || !isSet(t.uses) {
+		return searchesMax, nil
+	}
+	n, ok := wholeNumber(t.uses)
+	if !ok || n < 0 {
+		return 0, errors.New("max_uses must be a whole number")
+	}
+	return n, nil
+}
+
+// addFetches counts what a tool may fetch into the prompt, which only the request can bound.
+func (e *envelope) addFetches(t tool) error {
+	uses, err := e.usesOf(t)
+	tokens, ok := wholeNumber(t.content)
+	switch {
+	case err != nil:
+		return err
+	case !ok || tokens < 0 || !isSet(t.uses):
+		return errors.New("a tool of type web_fetch needs max_uses and max_content_tokens: what it may fetch is held with the call")
+	case uses > 0 && tokens > toolInputMax/uses:
+		return fmt.Errorf("a tool of type web_fetch may fetch at most %d tokens in all", toolInputMax)
+	}
+	e.fetched = min(e.fetched+uses*tokens, toolInputMax)
+	return nil
+}
+
+// toolInput is the most that the provider's tools are taken to add to a prompt of so many tokens.
+func (e *envelope) toolInput(tokens int64, contextTokens *int64) int64 {
+	added := e.fetched + min(e.searches, toolInputMax/searchTokens)*searchTokens
+	if contextTokens != nil {
+		added = min(added, max(0, *contextTokens-tokens))
+	}
+	return added
+}
+
+// checkInside refuses tools that are defined inside a part, as those that a conversation adds on its way are.
+func (e *envelope) checkInside(part gjson.Result, levels int) (err error) {
+	part.ForEach(func(key, value gjson.Result) bool {
+		switch {
+		case value.Type != gjson.JSON || levels == 0:
+		case key.Str == "tools":
+			err = e.checkTools(value, levels)
+		case key.Str == "definition":
+			err = e.checkTool(value, levels)
+		default:
+			err = e.checkInside(value, levels-1)
+		}
+		return err == nil
+	})
+	return err
 }
 
 // isSet says whether a member is there and not null.
 func isSet(value gjson.Result) bool { return value.Type != gjson.Null }
 
 // isKept says whether a part stands for a file that a provider keeps.
-func isKept(part gjson.Result) (kept bool) {
+func isKept(part gjson.Result, levels int) (kept bool) {
 	part.ForEach(func(key, value gjson.Result) bool {
 		switch {
-		case value.Type == gjson.JSON:
-			kept = isKept(value)
+		case value.Type == gjson.JSON && levels > 0:
+			kept = isKept(value, levels-1)
 		case key.String() == "file_id":
 			kept = isSet(value)
 		case key.String() == "type":
