@@ -100,13 +100,7 @@ func readStep(raw sse.Event, root gjson.Result) step {
 }
 
 // isError says whether a document reports an error.
-func isError(root gjson.Result) (is bool) {
-	root.ForEach(func(key, value gjson.Result) bool {
-		is = tellsError(key.Str, value)
-		return !is
-	})
-	return is
-}
+func isError(root gjson.Result) bool { return exchange.Any(root, tellsError) }
 
 // tellsError says whether a member of a document reports an error, or that it is one.
 func tellsError(name string, value gjson.Result) bool {

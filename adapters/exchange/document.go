@@ -84,14 +84,19 @@ func Object(document []byte) (root gjson.Result, ok bool) {
 
 // IsSome says whether a value is a text, a list or an object with something in it.
 func IsSome(value gjson.Result) bool {
-	some := value.Type == gjson.String && value.Str != ""
 	if value.Type == gjson.JSON {
-		value.ForEach(func(_, _ gjson.Result) bool {
-			some = true
-			return false
-		})
+		return Any(value, func(string, gjson.Result) bool { return true })
 	}
-	return some
+	return value.Type == gjson.String && value.Str != ""
+}
+
+// Any says whether one of an object's members, or of a list's, is what is looked for.
+func Any(value gjson.Result, is func(name string, value gjson.Result) bool) (found bool) {
+	value.ForEach(func(key, value gjson.Result) bool {
+		found = is(key.Str, value)
+		return !found
+	})
+	return found
 }
 
 // Count reads a whole number of tokens, or of anything else that a provider counts. It is not told if it is absent or null, and not

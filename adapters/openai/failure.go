@@ -51,13 +51,7 @@ func refusal(status int, document gjson.Result) (reason adapters.Reason, code st
 }
 
 // isError says whether a document reports an error.
-func isError(root gjson.Result) (is bool) {
-	root.ForEach(func(key, value gjson.Result) bool {
-		is = tellsError(key.Str, value)
-		return !is
-	})
-	return is
-}
+func isError(root gjson.Result) bool { return exchange.Any(root, tellsError) }
 
 // tellsError says whether a member of a document reports an error: as OpenAI does, or, as older vLLM servers do, by being one.
 func tellsError(name string, value gjson.Result) bool {
