@@ -21,13 +21,18 @@ import (
 	"regent/ledger"
 )
 
-// wantIdle checks that nothing is left of a provider's calls.
+// wantIdle waits until nothing is left of a provider's calls: one that was aborted is told of before it has left.
 func wantIdle(t *testing.T, g *GovernedProvider) {
 	t.Helper()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.running) > 0 {
-		t.Errorf("%d calls are under way, want none", len(g.running))
+	running := func() int {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return len(g.running)
+	}
+	for deadline := time.Now().Add(10 * time.Second); running() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d calls are under way, want none", running())
+		}
 	}
 }
 

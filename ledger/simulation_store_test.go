@@ -179,6 +179,13 @@ func (l *link) Update(ctx context.Context, decide func(ledger.Tx) error) error {
 	return err
 }
 
+// Load reads at a moment at which nobody writes: a caller that is answered reads when the next transaction is made, and chance would choose
+// which comes first.
+func (l *link) Load(ctx context.Context, keys ledger.Keys) (*ledger.Rows, error) {
+	l.sim.sleep(1, readClass)
+	return l.Store.Load(ctx, keys)
+}
+
 // Close leaves the store to the others.
 func (l *link) Close() error { return nil }
 

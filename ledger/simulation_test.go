@@ -24,6 +24,7 @@ const (
 	replicaClass = 10
 	linkClass    = 100
 	callerClass  = 200
+	readClass    = 300
 
 	simTTL = time.Minute
 	// simSweep is as long as the ledger takes a pause between two transactions for granted.
