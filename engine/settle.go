@@ -59,6 +59,12 @@ func (o *Outcome) Count(event *adapters.Event) {
 	o.OutputTokens = max(o.outputParts, tokensOf(o.outputBytes))
 }
 
+// Fail notes why the answer is not complete, with the report that a failure may bring.
+func (o *Outcome) Fail(err error) {
+	o.Err = err
+	o.countFailure()
+}
+
 // countFailure takes the report that a failure brings.
 func (o *Outcome) countFailure() {
 	var failure *adapters.Failure

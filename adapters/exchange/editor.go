@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -35,26 +36,35 @@ func (e *Editor) ShowModel(shown gjson.Result) {
 // ShowModelOf does so in an object that is of the model, and inside of it.
 func (e *Editor) ShowModelOf(object gjson.Result) {
 	object.ForEach(func(key, value gjson.Result) bool {
-		if key.Str == "model" {
+		switch {
+		case key.Str == "model":
 			e.ShowModel(value)
-		} else {
+		case !slices.Contains(saidKeys, key.Str):
 			e.ShowModelIn(value)
 		}
 		return true
 	})
 }
 
-// ShowModelIn does so wherever a part calls something a model that is the provider's own, but for what the model itself says: the input of
-// a tool's use.
+// saidKeys name what is not the provider's own: what the model says to a tool, and what the client has sent.
+var saidKeys = []string{"input", "arguments", "action", "operation", "metadata", "tools", "parameters"}
+
+// isOwn says whether a name is the provider's own of the model, in whichever version.
+func (e *Editor) isOwn(name string) bool {
+	version, is := strings.CutPrefix(name[strings.LastIndexByte(name, '/')+1:], e.mark)
+	return is && (version == "" || strings.IndexByte("-:@", version[0]) >= 0)
+}
+
+// ShowModelIn does so wherever a part calls something a model that is the provider's own, but for what others have said.
 func (e *Editor) ShowModelIn(part gjson.Result) {
 	if part.Type != gjson.JSON || e.mark == "" || !strings.Contains(part.Raw, e.mark) {
 		return
 	}
 	part.ForEach(func(key, value gjson.Result) bool {
 		switch {
-		case key.Str == "model" && strings.Contains(value.Str, e.mark):
+		case key.Str == "model" && e.isOwn(value.Str):
 			e.ShowModel(value)
-		case key.Str != "input":
+		case !slices.Contains(saidKeys, key.Str):
 			e.ShowModelIn(value)
 		}
 		return true

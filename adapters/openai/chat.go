@@ -102,7 +102,7 @@ func newChat(request adapters.Request, d *dialect) exchange.Reader {
 func (c *chat) Whole(document []byte) (adapters.Event, *adapters.Failure) {
 	root, ok := exchange.Object(document)
 	if !ok || isError(root) || !root.Get("choices").IsArray() {
-		return adapters.Event{}, reported(root, adapters.UpstreamError)
+		return adapters.Event{}, c.broken(root, adapters.UpstreamError)
 	}
 	event := adapters.Event{Kind: adapters.Done, OutputBytes: c.choices(root.Get("choices"), "message").bytes}
 	if c.failed {
@@ -137,7 +137,7 @@ func (c *chat) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
 		if c.finished || usageOnly && c.output {
 			event.Usage = c.report()
 		}
-	case event.Kind.IsOutput(): // of which the report before it knows nothing
+	case event.Kind.IsOutput() && (!c.finished || event.OutputBytes > 0): // of which the report before it knows nothing
 		c.usage = nil
 	}
 	if c.usageWanted || !usageOnly {

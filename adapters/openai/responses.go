@@ -17,16 +17,19 @@ import (
 // toolCalls bounds all that a server's own tools do in the course of a request.
 const toolCalls = "max_tool_calls"
 
-// editResponse is a request's body for the provider, which is told how many web searches the call was admitted with, unless the request
-// itself bounds them.
+// editResponse is a request's body for the provider, which is told the bounds that the call was admitted with, unless the request itself
+// has them: of web searches, and of the output where the server would go on without an end.
 func editResponse(request adapters.Request, d *dialect) ([]byte, error) {
-	if request.Searches == 0 || !d.searches {
-		return edit(request, d)
+	bounds := map[string]string{}
+	if request.Searches > 0 && d.searches {
+		bounds[toolCalls] = strconv.FormatInt(request.Searches, 10)
 	}
-	most := strconv.FormatInt(request.Searches, 10)
-	return exchange.Body(request, map[string]string{toolCalls: most}, func(s *splice.Splicer, name string, value gjson.Result) error {
-		if name == toolCalls && value.Type == gjson.Null {
-			s.Replace(value, most)
+	if request.OutputTokensMax > 0 && d.endless {
+		bounds["max_output_tokens"] = strconv.FormatInt(request.OutputTokensMax, 10)
+	}
+	return exchange.Body(request, bounds, func(s *splice.Splicer, name string, value gjson.Result) error {
+		if bound := bounds[name]; bound != "" && value.Type == gjson.Null {
+			s.Replace(value, bound)
 		}
 		return nil
 	})
@@ -61,7 +64,7 @@ func newResponse(request adapters.Request, d *dialect) exchange.Reader {
 func (r *response) Whole(document []byte) (adapters.Event, *adapters.Failure) {
 	root, ok := exchange.Object(document)
 	if !ok || !root.Get("output").IsArray() {
-		return adapters.Event{}, reported(root, adapters.UpstreamError)
+		return adapters.Event{}, r.failed(root, adapters.UpstreamError)
 	}
 	event, failure := r.end(root, adapters.UpstreamError)
 	if failure != nil {
@@ -153,28 +156,13 @@ func (r *response) failed(document gjson.Result, otherwise adapters.Reason) *ada
 	return failure
 }
 
-// usage is what a response reports at its end. Web searches that it does not count are counted by what shows of them.
+// usage is what a response reports at its end.
 func (r *response) usage(document gjson.Result) *ledger.Usage {
 	usage := r.places.usage(document)
-	if usage == nil {
-		return nil
-	}
-	usage.Tier = exchange.Tier(document.Get("service_tier"))
-	if made := searchesIn(document.Get("output")); made > 0 && !document.Get(r.places.searches).Exists() {
-		usage.Units = map[string]int64{webSearch: made}
+	if usage != nil {
+		usage.Tier = exchange.Tier(document.Get("service_tier"))
 	}
 	return usage
-}
-
-// searchesIn counts the web searches among the items of an output. To open a page, and to look for something in one, is none.
-func searchesIn(output gjson.Result) (made int64) {
-	output.ForEach(func(_, item gjson.Result) bool {
-		if action := item.Get("action.type"); item.Get("type").Str == "web_search_call" && (!action.Exists() || action.Str == "search") {
-			made++
-		}
-		return true
-	})
-	return made
 }
 
 // bring is an event before the end.

@@ -84,7 +84,7 @@ var recorded = map[string]struct {
 		UncachedInput: 76, CachedInput: 1024, CacheWrite5m: 100, Output: 12, Tier: "default", Units: map[string]int64{"web_search": 1}}, ""},
 	"tool.sse": {"oooo" + "cczzc" + "ttttt" + "tttzz" + "d",
 		len("**Looking up** the weather." + "gAAAAABpMzajQ0JUa3pWbE9IRTFiR1Z6ZEE9PQ==" + "get_weather" + `{"location":"San Francisco, CA"}`),
-		&ledger.Usage{UncachedInput: 472, Output: 94, Reasoning: 64, Tier: "priority", Units: map[string]int64{"web_search": 1}}, ""},
+		&ledger.Usage{UncachedInput: 472, Output: 94, Reasoning: 64, Tier: "priority"}, ""},
 	"incomplete.sse": {"ooo" + "cc" + "zzz" + "d", len("Once upon"), &ledger.Usage{UncachedInput: 37, Output: 2, Reasoning: 14, Tier: "default"}, ""},
 	"failed.sse":     {"oooo" + "c", len("abc"), nil, adapters.Overloaded},
 }
@@ -455,19 +455,36 @@ func TestSearchesAreBounded(t *testing.T) {
 	}
 }
 
-// TestSearchesAreCounted by the report, or else by what shows of them; to open a page is none.
-func TestSearchesAreCounted(t *testing.T) {
-	const output = `"output":[{"type":"web_search_call","action":{"type":"search"}},{"type":"web_search_call"},` +
-		`{"type":"web_search_call","action":{"type":"open_page"}},{"type":"message"}]`
-	for told, want := range map[string]int64{``: 2, `,"tool_usage":{}`: 2, `,"tool_usage":{"web_search":{"num_requests":1}}`: 1, `,"tool_usage":{"web_search":{"num_requests":0}}`: 0} {
-		document := `{"status":"completed",` + output + `,"usage":{"input_tokens":1,"output_tokens":1}` + told + `}`
-		for _, usage := range []*ledger.Usage{
-			streamed(t, strings.NewReader(events(`{"type":"response.completed","response":`+document+`}`))).usage,
-			read(t, "", strings.NewReader(document), adapters.Request{Protocol: adapters.OpenAIResponses}).usage,
-		} {
-			if usage == nil || usage.Units["web_search"] != want {
-				t.Errorf("%s: got %+v, want %d", told, usage, want)
+// TestAServerWithoutAnEndIsToldOneInResponses, too.
+func TestAServerWithoutAnEndIsToldOneInResponses(t *testing.T) {
+	for given, want := range map[string]string{
+		`{"model":"up"}`: `{"model":"up","max_output_tokens":9}`,
+		`{"max_output_tokens":null,"model":"up"}`: `{"max_output_tokens":9,"model":"up"}`,
+		`{"model":"up","max_output_tokens":7}`:    `{"model":"up","max_output_tokens":7}`,
+	} {
+		for name, d := range dialects {
+			wanted := given
+			if d.endless {
+				wanted = want
 			}
+			got, err := editResponse(adapters.Request{Body: []byte(given), Model: "up", OutputTokensMax: 9}, d)
+			if err != nil || string(got) != wanted {
+				t.Errorf("%s: %s: got %s, %v, want %s", name, given, got, err, wanted)
+			}
+		}
+	}
+}
+
+// TestWhatIsSaidToToolsIsNobodysModel: the provider's name is replaced where the provider tells it, and nowhere else.
+func TestWhatIsSaidToToolsIsNobodysModel(t *testing.T) {
+	const said = `{"type":"response.output_item.done","item":{"type":"tool_search_call","arguments":{"model":"up"},"action":{"env":{"model":"up"}}}}`
+	const echoed = `{"type":"response.in_progress","response":{"model":"pub","metadata":{"model":"up"},"tools":[{"parameters":{"model":"up"}}],"x":{"model":"upper"}}}`
+	for given, want := range map[string]string{
+		said: said, echoed: echoed,
+		`{"type":"x","x":[{"model":"up-2"},{"model":"a/up:free"},{"model":"soup"}]}`: `{"type":"x","x":[{"model":"pub"},{"model":"pub"},{"model":"soup"}]}`,
+	} {
+		if got := streamed(t, strings.NewReader(events(given, completed))).text; !strings.HasPrefix(got, events(want)) {
+			t.Errorf("%s: got %s", given, got)
 		}
 	}
 }

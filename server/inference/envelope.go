@@ -2,7 +2,6 @@ package inference
 
 import (
 	"cmp"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,8 +40,9 @@ type envelope struct {
 	serviceTier string
 	// speed is the speed that is asked for, where it has a price of its own; empty if none is. It is asked of prices like a service tier.
 	speed string
-	// searches is how many web searches the provider may make; 0 if no tool offers any.
-	searches int64
+	// searches is how many web searches the provider may make; 0 if no tool offers any. openSearches says that a tool for them has no bound.
+	searches     int64
+	openSearches bool
 	// fetched is how many tokens the provider may fetch into the prompt.
 	fetched int64
 	// toolCalls is the request's own bound of what the provider's tools do; nil if it has none.
@@ -99,10 +99,27 @@ func readEnvelope(p *protocol, body []byte) (*envelope, error) {
 		return nil, answerError(keptNotFound)
 	}
 	e.bindOutput()
-	if e.toolCalls != nil && e.searches > 0 {
-		e.searches = *e.toolCalls
-	}
+	e.bindSearches()
 	return e, nil
+}
+
+// bindSearches makes the bound of all that the provider's tools do that of the searches.
+func (e *envelope) bindSearches() {
+	if e.toolCalls != nil && e.searches > 0 {
+		e.searches, e.openSearches = *e.toolCalls, false
+	}
+}
+
+// searchesTold is the bound of web searches that the provider has to be told; 0 if the request says it itself. One of Anthropic's is of
+// each tool, one of OpenAI's of all.
+func (e *envelope) searchesTold() int64 {
+	switch {
+	case !e.openSearches:
+		return 0
+	case e.protocol.name == adapters.AnthropicMessages:
+		return searchesMax
+	}
+	return e.searches
 }
 
 // bindOutput makes the request's bound of one answer's output the bound of all answers that are asked for.
@@ -239,13 +256,14 @@ func eachPart(content gjson.Result, read func(part gjson.Result)) {
 // addPart counts a part of a content. modality is empty for a text, which is in one of some fields.
 func (e *envelope) addPart(part gjson.Result, modality string, known bool, texts ...string) {
 	e.keptFiles = e.keptFiles || (!known || modality != "") && isKept(part, insideMax)
+	e.refusal = cmp.Or(e.refusal, checkSpelling(part, "text"))
 	switch {
 	case !known: // a source has to accept it explicitly
 		e.modalities["file"]++
-		e.addFile(part, insideMax)
+		e.addWritten(part)
 	case modality == "file":
 		e.modalities["file"]++
-		e.addFile(part, insideMax)
+		e.addWritten(part)
 	case modality != "":
 		e.modalities[modality]++
 	default:
@@ -253,41 +271,6 @@ func (e *envelope) addPart(part gjson.Result, modality string, known bool, texts
 			e.addValue(part.Get(field))
 		}
 	}
-}
-
-// addFile adds what a file that is sent along says in words, besides the most that the model can make of any. What is no text is left to
-// that.
-func (e *envelope) addFile(part gjson.Result, levels int) {
-	isEncoded := part.Get("type").Str == "base64"
-	part.ForEach(func(key, value gjson.Result) bool {
-		switch {
-		case value.Type == gjson.JSON && levels > 0:
-			e.addFile(value, levels-1)
-		case value.Type == gjson.JSON:
-			e.addText(value.Raw)
-		case value.Type == gjson.String && key.Str != "type":
-			e.addText(inWords(value.Str, isEncoded || key.Str == "file_data"))
-		}
-		return true
-	})
-}
-
-// inWords is the text of a file, empty if it is none.
-func inWords(file string, isEncoded bool) string {
-	if head, data, isURL := strings.Cut(file, ";base64,"); isURL && strings.HasPrefix(head, "data:") {
-		file, isEncoded = data, true
-	}
-	if !isEncoded {
-		return file
-	}
-	text, err := base64.StdEncoding.DecodeString(file)
-	switch {
-	case err != nil: // somebody may read it as it stands
-		return file
-	case !utf8.Valid(text):
-		return ""
-	}
-	return string(text)
 }
 
 // names are the modalities in a fixed order; never nil, as policy asks for a list.

@@ -97,7 +97,10 @@ func (e *envelope) readSpeed(value gjson.Result) error {
 const ordinarySpeed = "standard"
 
 // readTurn gathers the texts of a turn and counts the blocks that are not text.
-func (e *envelope) readTurn(message gjson.Result) { e.readBlocks(message.Get("content"), insideMax) }
+func (e *envelope) readTurn(message gjson.Result) {
+	e.refusal = cmp.Or(e.refusal, checkSpelling(message, "content"))
+	e.readBlocks(message.Get("content"), insideMax)
+}
 
 // readBlocks reads a content: a text, or blocks, of which some have a content of their own.
 func (e *envelope) readBlocks(content gjson.Result, levels int) {
@@ -111,32 +114,40 @@ func (e *envelope) readBlocks(content gjson.Result, levels int) {
 		switch {
 		case known && modality == nested:
 			e.readBlocks(block.Get("content"), levels-1)
-		case known && modality == written:
+		case known && modality == asWritten:
 			e.addText(block.Raw)
+		case known && modality == asRead:
+			if e.addWritten(block) {
+				e.modalities["file"]++
+			}
 		case block.Get("source.type").Str == "content": // a document that is made of blocks
 			e.modalities[modality]++
 			e.keptFiles = e.keptFiles || isKept(block, insideMax)
+			e.addValue(block.Get("title"))
+			e.addValue(block.Get("context"))
 			e.readBlocks(block.Get("source.content"), levels-1)
 		default:
 			e.addPart(block, modality, known, "text", "thinking")
 		}
-		if !known || kind == "compaction" {
-			e.refusal = cmp.Or(e.refusal, e.checkInside(block, insideMax))
+		if !known || kind == "compaction" || kind == "tool_addition" {
+			e.refusal = cmp.Or(e.refusal, e.checkAdded(block))
 		}
 	})
 }
 
 // Blocks that are neither a text nor a modality.
 const (
-	nested  = "nested"  // it has a content
-	written = "written" // it is counted as it is written
+	nested    = "nested"     // it has a content
+	asWritten = "as written" // it is counted as it is written
+	asRead    = "as read"    // it is counted without what is no text, or sealed
 )
 
 // blockModality says what a block of a type is.
 var blockModality = map[string]string{
 	"text": "", "thinking": "", "image": "image", "document": "file",
-	"tool_result": nested, "tool_use": written, "tool_reference": written, "server_tool_use": written, "redacted_thinking": written, "search_result": written,
-	"web_search_tool_result": written, "web_fetch_tool_result": written, "code_execution_tool_result": written,
-	"bash_code_execution_tool_result": written, "text_editor_code_execution_tool_result": written, "tool_search_tool_result": written,
-	"mcp_tool_use": written, "mcp_tool_result": written, "compaction": written,
+	"tool_result": nested, "tool_use": asWritten, "tool_reference": asWritten, "server_tool_use": asWritten, "search_result": asWritten,
+	"code_execution_tool_result": asWritten, "bash_code_execution_tool_result": asWritten, "text_editor_code_execution_tool_result": asWritten,
+	"tool_search_tool_result": asWritten, "mcp_tool_use": asWritten, "mcp_tool_result": asWritten, "tool_addition": asWritten,
+	"tool_removal": asWritten, "fallback": asWritten, "mcp_tool_listing": asWritten, "advisor_tool_result": asWritten,
+	"redacted_thinking": asRead, "web_search_tool_result": asRead, "web_fetch_tool_result": asRead, "compaction": asRead,
 }

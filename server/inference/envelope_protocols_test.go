@@ -53,20 +53,25 @@ func TestProtocolsRead(t *testing.T) {
 		"messages: nested results": {in: "messages", body: turns(`[{"type":"tool_result","content":[{"type":"text","text":"a"},` + image + `,{"type":"tool_reference","tool_name":"f"}]}]`), texts: []string{"a", `{"type":"tool_reference","tool_name":"f"}`}, format: 4, parts: map[string]int64{"image": 1}},
 		"messages: an odd nesting": {in: "messages", body: turns(`[{"type":"tool_result","content":{"type":"tool_result","content":` + image + `}}]`), format: 4, parts: map[string]int64{"image": 1}},
 		"messages: one block":      {in: "messages", body: turns(image), format: 4, parts: map[string]int64{"image": 1}},
-		"messages: other kinds":    {in: "messages", body: turns(`[` + image + `,{"type":"document"},{"type":"novelty"},{"type":7},{},"x",null,[]]`), texts: []string{"x"}, format: 4, parts: map[string]int64{"image": 1, "file": 7}},
+		"messages: other kinds":    {in: "messages", body: turns(`[` + image + `,{"type":"document"},{"type":"novelty"},{"type":7},{},"x",null,[]]`), texts: []string{"type document", "type novelty", "type 7", "x", "null"}, format: 4, parts: map[string]int64{"image": 1, "file": 7}},
 
 		"messages: a form":        {in: "messages", body: with("messages", `"output_config":{"format":{"schema":{}}},"mcp_servers":[],"container":null,"speed":"standard"`), texts: []string{"x", `{"format":{"schema":{}}}`}, format: 4},
 		"messages: tools of ours": {in: "messages", body: with("messages", `"tools":[{"type":"web_search_20250305","name":"web_search"},{"type":"bash_20250124"}]`), texts: []string{"x", `[{"type":"web_search_20250305","name":"web_search"},{"type":"bash_20250124"}]`}, format: 4},
 
-		"messages: a text document":      {in: "messages", body: turns(`[{"type":"document","title":"T","source":{"type":"text","media_type":"text/plain","data":"a long story"}}]`), texts: []string{"T", "text/plain", "a long story"}, format: 4, parts: map[string]int64{"file": 1}},
-		"messages: a document of blocks": {in: "messages", body: turns(`[{"type":"document","source":{"type":"content","content":[{"type":"text","text":"a"},` + image + `,` + image + `]}}]`), texts: []string{"a"}, format: 4, parts: map[string]int64{"file": 1, "image": 2}},
-		"messages: a PDF":                {in: "messages", body: turns(`[{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"JVBERv//"}}]`), texts: []string{"application/pdf"}, format: 4, parts: map[string]int64{"file": 1}},
+		"messages: a text document":      {in: "messages", body: turns(`[{"type":"document","title":"T","source":{"type":"text","media_type":"text/plain","data":"a long story"}}]`), texts: []string{"type document title T source type text media_type text/plain data a long story"}, format: 4, parts: map[string]int64{"file": 1}},
+		"messages: a document of blocks": {in: "messages", body: turns(`[{"type":"document","title":"T","context":"C","source":{"type":"content","content":[{"type":"text","text":"a"},` + image + `,` + image + `]}}]`), texts: []string{"T", "C", "a"}, format: 4, parts: map[string]int64{"file": 1, "image": 2}},
+		"messages: a PDF":                {in: "messages", body: turns(`[{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"JVBERv//"}}]`), texts: []string{"type document source type base64 media_type application/pdf data"}, format: 4, parts: map[string]int64{"file": 1}},
 		"messages: what may be a prompt": {in: "messages", body: with("messages", `"context_management":{"edits":[{"instructions":"x"}]},"novelty":7,"thinking":null`), texts: []string{"x", `{"edits":[{"instructions":"x"}]}`}, format: 4},
-		"chat: a text file":              {in: "chat", body: `{"model":"m","messages":[{"content":[{"type":"file","file":{"filename":"a.txt","file_data":"data:text/plain;base64,YSBsb25nIHN0b3J5"}}]}]}`, texts: []string{"a.txt", "a long story"}, format: 4, parts: map[string]int64{"file": 1}},
+		"chat: a text file":              {in: "chat", body: `{"model":"m","messages":[{"content":[{"type":"file","file":{"filename":"a.txt","file_data":"data:text/plain;base64,YSBsb25nIHN0b3J5"}}]}]}`, texts: []string{"type file file filename a.txt file_data a long story"}, format: 4, parts: map[string]int64{"file": 1}},
 		"chat: what may be a prompt":     {in: "chat", body: with("chat", `"chat_template_kwargs":{"a":"b"},"novelty":["c"],"metadata":{"d":"e"}`), texts: []string{"user", "x", `{"a":"b"}`, `["c"]`}, format: 4},
 		"responses: a shell's output":    {in: "responses", body: items(`{"type":"shell_call_output","call_id":"c","output":[{"stdout":"ok"}]}`), texts: []string{"c", `[{"stdout":"ok"}]`}, format: 4},
-		"responses: a file":              {in: "responses", body: items(`{"role":"user","content":[{"type":"input_file","file_data":"YSBsb25nIHN0b3J5"},{"type":"input_file","file_data":"not base64!"}]}`), texts: []string{"a long story", "not base64!"}, format: 4, parts: map[string]int64{"file": 2}},
+		"responses: a file":              {in: "responses", body: items(`{"role":"user","content":[{"type":"input_file","file_data":"YSBsb25nIHN0b3J5"},{"type":"input_file","file_data":"not base64!"}]}`), texts: []string{"type input_file file_data a long story", "type input_file file_data not base64!"}, format: 4, parts: map[string]int64{"file": 2}},
 
+		"messages: a fetched PDF":   {in: "messages", body: turns(`[{"type":"web_fetch_tool_result","content":{"type":"document","source":{"type":"base64","data":"JVBERv//"}}}]`), texts: []string{"type web_fetch_tool_result content type document source type base64 data"}, format: 4, parts: map[string]int64{"file": 1}},
+		"messages: an unpadded PDF": {in: "messages", body: turns(`[{"type":"document","source":{"type":"base64","data":"JVBERv__8A"}}]`), texts: []string{"type document source type base64 data"}, format: 4, parts: map[string]int64{"file": 1}},
+		"messages: what was found":  {in: "messages", body: turns(`[{"type":"web_search_tool_result","content":[{"title":"T","encrypted_content":"AAAAAAAAA"}]},{"type":"redacted_thinking","data":"AAAA"}]`), texts: []string{"type web_search_tool_result content title T encrypted_content", "type redacted_thinking data"}, format: 8},
+		"messages: long names":      {in: "messages", body: turns(`[{"type":"novelty","a long name":{"another":1,"type":"a long kind"}}]`), texts: []string{"type novelty a long name another 1 type a long kind"}, format: 4, parts: map[string]int64{"file": 1}},
+		"messages: an added tool":   {in: "messages", body: turns(`[{"type":"tool_addition","tool":{"definition":{"name":"f"}}}]`), texts: []string{`{"type":"tool_addition","tool":{"definition":{"name":"f"}}}`}, format: 4},
 		"messages: endless results": {in: "messages", body: turns(strings.Repeat(`[{"type":"tool_result","content":`, 9) + `"x"` + strings.Repeat(`}]`, 9)), texts: []string{`[{"type":"tool_result","content":"x"}]`}, format: 4},
 
 		"count: without a bound": {in: "count", body: least["count"], texts: []string{"x"}, format: 4},
@@ -81,9 +86,9 @@ func TestProtocolsRead(t *testing.T) {
 		"responses: a result's parts": {in: "responses", body: items(`{"type":"function_call_output","output":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"data:"}]}`), texts: []string{"a"}, format: 4, parts: map[string]int64{"image": 1}},
 		"responses: one part":         {in: "responses", body: items(`{"role":"user","content":{"type":"input_image"}}`), format: 4, parts: map[string]int64{"image": 1}},
 		"responses: a screenshot":     {in: "responses", body: items(`{"type":"computer_call_output","output":{"type":"computer_screenshot","image_url":"data:"}}`), format: 4, parts: map[string]int64{"image": 1}},
-		"responses: a made image":     {in: "responses", body: items(`{"type":"image_generation_call","id":"ig_1","result":"AAAA"}`, `{"type":"input_file"}`), parts: map[string]int64{"image": 1, "file": 1}},
-		"responses: reasoning":        {in: "responses", body: items(`{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"hm"}],"content":null,"encrypted_content":"AAAA"}`), texts: []string{`[{"type":"summary_text","text":"hm"}]`, "AAAA"}, format: 4},
-		"responses: other kinds":      {in: "responses", body: items(`{"role":"user","content":[{"type":"input_image"},{"type":"input_audio"},{"type":"input_file"},{"type":"novelty"},{},7]}`), format: 4, parts: map[string]int64{"image": 1, "audio": 1, "file": 4}},
+		"responses: a made image":     {in: "responses", body: items(`{"type":"image_generation_call","id":"ig_1","result":"AAAA"}`, `{"type":"input_file"}`), texts: []string{"type input_file"}, parts: map[string]int64{"image": 1, "file": 1}},
+		"responses: reasoning":        {in: "responses", body: items(`{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"hm"}],"content":null,"encrypted_content":"AAAA"}`), texts: []string{`[{"type":"summary_text","text":"hm"}]`}, format: 5},
+		"responses: other kinds":      {in: "responses", body: items(`{"role":"user","content":[{"type":"input_image"},{"type":"input_audio"},{"type":"input_file"},{"type":"novelty"},{},7]}`), texts: []string{"type input_file", "type novelty", "7"}, format: 4, parts: map[string]int64{"image": 1, "audio": 1, "file": 4}},
 
 		"compact: a conversation": {in: "compact", body: items(`{"role":"user","content":"x"}`), texts: []string{"x"}, format: 4},
 
@@ -217,6 +222,10 @@ func TestProtocolsRefuse(t *testing.T) {
 		body{"messages", with("messages", `"tools":[{"type":"web_fetch_20250910","max_content_tokens":9}]`), "needs max_uses and max_content_tokens"},
 		body{"messages", with("messages", `"tools":[{"type":"web_fetch_20250910","max_uses":99999,"max_content_tokens":9999999}]`), "at most"},
 		body{"messages", turns(`[{"type":"tool_addition","tool":{"type":"tool_definition","definition":{"type":"code_execution_20260521"}}}]`), "what it costs"},
+		body{"messages", turns(`[{"type":"tool_addition","tool":{"definition":{"type":"web_search_20250305"}}}]`), "needs max_uses"},
+		body{"messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x","Content":"y"}]}`, "must be written"},
+		body{"messages", turns(`[{"type":"text","text":"x","Text":"y"}]`), "must be written"},
+		body{"responses", items(`{"role":"user","content":"x","CONTENT":"y"}`), "must be written"},
 		body{"messages", turns(`[{"type":"compaction","tool_changes":[{"definition":{"type":"mcp"}}]}]`), "servers of its own choice"},
 		body{"messages", with("messages", `"thread":{"type":"new"}`), "thread must be left out"},
 		body{"messages", with("messages", `"inference_geo":"us"`), "inference_geo must be left out"},
@@ -307,6 +316,18 @@ func TestSearches(t *testing.T) {
 			t.Errorf("%s: %s: got %+v, %v, want %d", body[0], body[1], e, err, want)
 		}
 	}
+	// What a provider is told: of each tool, or of all, and nothing where the request says it.
+	for body, want := range map[[2]string]int64{
+		{"messages", `"tools":[{"type":"web_search_20250305"},{"type":"web_search_x","max_uses":100}]`}: searchesMax,
+		{"messages", `"tools":[{"type":"web_search_20250305","max_uses":100}]`}:                         0,
+		{"responses", `"tools":[{"type":"web_search"},{"type":"web_search_preview"}]`}:                  2 * searchesMax,
+		{"responses", `"tools":[{"type":"web_search"}],"max_tool_calls":3`}:                             0,
+		{"responses", `"tools":[{"type":"function"}]`}:                                                  0,
+	} {
+		if e, err := readEnvelope(spoken[body[0]], []byte(with(body[0], body[1]))); err != nil || e.searchesTold() != want {
+			t.Errorf("%s: %s: %v, want %d told", body[0], body[1], err, want)
+		}
+	}
 }
 
 // TestWhatAProviderKeepsIsNobodysHere: a response, a conversation and an item are kept for an account, which many users share.
@@ -316,7 +337,8 @@ func TestWhatAProviderKeepsIsNobodysHere(t *testing.T) {
 		with("responses", `"conversation":"conv_1"`), with("responses", `"conversation":{"id":"conv_1"}`),
 		items(`{"role":"user","content":"x"}`, `{"type":"item_reference","id":"msg_1"}`), items(`{"id":"msg_1"}`), items(`{"type":null,"id":"msg_1"}`),
 		items(`{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"x"}]}`), items(`{"type":"image_generation_call","id":"ig_1","result":null}`),
-		items(`{"type":"message","role":"assistant","id":"msg_1","status":"completed","content":[]}`), items(`{"type":"compaction","id":"cmp_1"}`),
+		items(`{"type":"message","role":"assistant","id":"msg_1","status":"completed","content":null}`), items(`{"type":"compaction","id":"cmp_1"}`),
+		items(`{"type":"web_search_call","id":"ws_1","status":"completed"}`),
 	} {
 		for _, name := range []string{"responses", "compact"} {
 			_, err := readEnvelope(spoken[name], []byte(body))

@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"strings"
@@ -118,7 +119,7 @@ func isReference(item gjson.Result) bool {
 		case "id", "type", "status", "role", "phase":
 			return true
 		}
-		brings = isSome(value) || value.Type == gjson.Number
+		brings = isSome(value) || value.Type == gjson.Number || value.IsArray() // of which there may be none
 		return !brings
 	})
 	return !brings
@@ -131,6 +132,7 @@ func isSome(value gjson.Result) bool {
 
 func (e *envelope) readItem(item gjson.Result) {
 	e.formatTokens += perMessage
+	e.refusal = cmp.Or(e.refusal, checkSpelling(item, "content"))
 	kind := item.Get("type").Str
 	item.ForEach(func(key, value gjson.Result) bool {
 		switch name := key.String(); {
@@ -139,6 +141,8 @@ func (e *envelope) readItem(item gjson.Result) {
 				modality, known := responsesParts[part.Get("type").String()]
 				e.addPart(part, modality, known, "text", "refusal")
 			})
+		case name == "encrypted_content":
+			e.addSealed(int64(len(value.Str)))
 		case name != "id" && name != "type" && name != "role" && name != "status":
 			e.addValue(value)
 		}

@@ -143,7 +143,7 @@ func (a *attempt) run(ctx context.Context) {
 	if err != nil {
 		var failure *adapters.Failure
 		a.outcome.Accepted = errors.As(err, &failure) && failure.Accepted
-		a.outcome.Err = err
+		a.outcome.Fail(err)
 		return
 	}
 	defer func() { _ = answer.Close() }() // what matters of its end has been read
@@ -152,7 +152,7 @@ func (a *attempt) run(ctx context.Context) {
 		event, err := answer.Next()
 		if err != nil {
 			if err != io.EOF { // a failure may wrap one
-				a.outcome.Err = err
+				a.outcome.Fail(err)
 			}
 			break
 		}
@@ -166,7 +166,7 @@ func (a *attempt) run(ctx context.Context) {
 func (a *attempt) upstreamRequest() adapters.Request {
 	request := adapters.Request{
 		Protocol: a.envelope.protocol.name, Body: a.body.bytes, Model: a.grant.Candidate.Model, PublicModel: a.envelope.model,
-		Stream: a.envelope.stream, UsageWanted: a.envelope.usageWanted, Searches: a.envelope.searches,
+		Stream: a.envelope.stream, UsageWanted: a.envelope.usageWanted, Searches: a.envelope.searchesTold(),
 		Header: spokenHeader(a.x.r.Header), Query: a.x.r.URL.RawQuery,
 	}
 	if bound := a.grant.Candidate.OutputTokensMax; bound != nil {

@@ -27,7 +27,7 @@ var servedTools = map[adapters.Protocol][]string{
 	adapters.OpenAIResponses: {
 		"function", "custom", "namespace", "tool_search", "shell", "local_shell", "apply_patch", "computer", webSearch,
 	},
-	adapters.AnthropicMessages: {"custom", "bash", "text_editor", "computer", "memory", "tool_search_tool", webSearch, webFetch},
+	adapters.AnthropicMessages: {"custom", "bash", "text_editor", "computer", "browser_toolset", "memory", "tool_search_tool", webSearch, webFetch},
 }
 
 // Tools by which a provider reads the web: their types begin with these. webSearch is also the unit in which adapters report, and prices
@@ -153,6 +153,7 @@ func (e *envelope) addTool(t tool) error {
 	case isOfType(t.kind, webSearch):
 		uses, err := e.usesOf(t)
 		e.searches = min(e.searches+uses, ledger.TokensMax)
+		e.openSearches = e.openSearches || !e.bindsUses(t)
 		return err
 	case isOfType(t.kind, webFetch):
 		return e.addFetches(t)
@@ -160,9 +161,14 @@ func (e *envelope) addTool(t tool) error {
 	return nil
 }
 
-// usesOf is how often a tool may be used: as often as one of Anthropic's says itself.
+// bindsUses says whether a tool says itself how often it may be used, as Anthropic's can.
+func (e *envelope) bindsUses(t tool) bool {
+	return e.protocol.name == adapters.AnthropicMessages && isSet(t.uses)
+}
+
+// usesOf is how often a tool may be used.
 func (e *envelope) usesOf(t tool) (int64, error) {
-	if e.protocol.name != adapters.AnthropicMessages || !isSet(t.uses) {
+	if !e.bindsUses(t) {
 		return searchesMax, nil
 	}
 	n, ok := wholeNumber(t.uses)
@@ -197,7 +203,22 @@ func (e *envelope) toolInput(tokens int64, contextTokens *int64) int64 {
 	return added
 }
 
-// checkInside refuses tools that are defined inside a part, as those that a conversation adds on its way are.
+// checkAdded refuses tools that a block of a conversation adds on its way. A search among them has to say how often it may be used, since
+// providers are told that of the tools of the request alone.
+func (e *envelope) checkAdded(block gjson.Result) error {
+	before := e.openSearches
+	e.openSearches = false
+	if err := e.checkInside(block, insideMax); err != nil {
+		return err
+	}
+	if e.openSearches {
+		return errors.New("a tool of type web_search that a conversation adds needs max_uses")
+	}
+	e.openSearches = before
+	return nil
+}
+
+// checkInside refuses tools that are defined inside a part.
 func (e *envelope) checkInside(part gjson.Result, levels int) (err error) {
 	part.ForEach(func(key, value gjson.Result) bool {
 		switch {
