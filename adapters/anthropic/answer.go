@@ -51,15 +51,15 @@ func (a *answer) Whole(document []byte) (adapters.Event, *adapters.Failure) {
 // Event reads one event of a stream.
 func (a *answer) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
 	root, ok := exchange.Object(raw.Data)
-	step := readStep(raw, root)
+	step := a.read(raw, root)
 	if !ok || step.isError || string(raw.Name) == "error" {
 		return adapters.Event{}, reported(root, adapters.StreamBroken)
 	}
-	event := adapters.Event{Relay: a.shown(raw, root)}
+	event := adapters.Event{Relay: a.editor.Event(raw)}
 	var brought output
 	switch step.name {
 	case "message_start":
-		brought = a.start(root)
+		brought = a.start(step.message)
 	case "content_block_start":
 		brought = readPart(step.block)
 	case "content_block_delta":
@@ -76,22 +76,31 @@ func (a *answer) Event(raw sse.Event) (adapters.Event, *adapters.Failure) {
 
 // step is what is read of one event of a stream.
 type step struct {
-	name         string // of its type
-	isError      bool
-	block, delta gjson.Result
+	name                  string // of its type
+	isError               bool
+	message, block, delta gjson.Result
 }
 
-// readStep goes once through an event.
-func readStep(raw sse.Event, root gjson.Result) step {
+// read goes once through an event, and makes of it what the client gets: with the public model's name in the message, and wherever the
+// provider's stands.
+func (a *answer) read(raw sse.Event, root gjson.Result) step {
 	s := step{name: string(raw.Name)}
+	a.editor.Reset(raw.Data)
 	root.ForEach(func(key, value gjson.Result) bool {
 		switch key.Str {
 		case "type":
 			s.name = cmp.Or(value.Str, s.name)
+		case "message":
+			s.message = value
+			a.editor.ShowModelOf(value)
 		case "content_block":
 			s.block = value
+			a.editor.ShowModelIn(value)
 		case "delta":
 			s.delta = value
+			a.editor.ShowModelIn(value)
+		default:
+			a.editor.ShowModelIn(value)
 		}
 		s.isError = s.isError || tellsError(key.Str, value)
 		return true
@@ -108,8 +117,7 @@ func tellsError(name string, value gjson.Result) bool {
 }
 
 // start reads the message that a stream begins with. Its content is empty, unless a server has all of it at once.
-func (a *answer) start(root gjson.Result) output {
-	message := root.Get("message")
+func (a *answer) start(message gjson.Result) output {
 	a.report.begin(message.Get("usage"))
 	return readBlocks(message)
 }
@@ -187,20 +195,6 @@ func readPart(part gjson.Result) output {
 	}
 	o.toolCall = strings.HasSuffix(kind, "tool_use") || kind == "input_json_delta"
 	return o
-}
-
-// shown is an event as the client gets it: with the public model's name in the message, and wherever the provider's stands.
-func (a *answer) shown(raw sse.Event, root gjson.Result) []byte {
-	a.editor.Reset(raw.Data)
-	root.ForEach(func(key, value gjson.Result) bool {
-		if key.Str == "message" {
-			a.editor.ShowModelOf(value)
-		} else {
-			a.editor.ShowModelIn(value)
-		}
-		return true
-	})
-	return a.editor.Event(raw)
 }
 
 // count reads an answer that counts tokens.
