@@ -90,10 +90,10 @@ func (r *Request) reserve(candidate *Candidate) (ledger.Reserve, error) {
 	if r.Facts.InputTokens == nil || output == nil {
 		return reserve, nil
 	}
-	if *r.Facts.InputTokens > ledger.TokensMax-r.ToolInput || *r.Facts.InputTokens+r.ToolInput > ledger.TokensMax-*output {
+	if *r.Facts.InputTokens > ledger.TokensMax-r.AddedInput || *r.Facts.InputTokens+r.AddedInput > ledger.TokensMax-*output {
 		return reserve, ledger.ErrOverflow
 	}
-	bounds := ledger.Bounds{Input: *r.Facts.InputTokens + r.ToolInput, Output: *output, CacheWrites: candidate.CacheWrites}
+	bounds := ledger.Bounds{Input: *r.Facts.InputTokens + r.AddedInput, Output: *output, CacheWrites: candidate.CacheWrites}
 	if reserve.Tokens == nil {
 		sum := bounds.Input + bounds.Output
 		reserve.Tokens = &sum

@@ -38,8 +38,9 @@ type Request struct {
 	// bounds the output of its request accordingly, since what is used beyond a cap is charged all the same.
 	MaxTokens      *int64
 	MaxCostNanoUSD *int64
-	// ToolInput is how many tokens the provider's own tools may add to the prompt. They are set aside, and no part of what policy sees.
-	ToolInput int64
+	// AddedInput is how many tokens the provider may read besides the prompt, as what its own tools bring. They are set aside, and no part of
+	// what policy sees.
+	AddedInput int64
 	// Units are the most that the call can use of what is not charged by tokens, for example web_search. What of it a candidate's price
 	// lists is set aside.
 	Units map[string]int64
@@ -66,7 +67,7 @@ func (r *Request) complete() error {
 			return invalid("caps and counts of tokens must be within 0 and 2^53 - 1")
 		}
 	}
-	for _, n := range append(slices.Collect(maps.Values(r.Units)), r.ToolInput) {
+	for _, n := range append(slices.Collect(maps.Values(r.Units)), r.AddedInput) {
 		if n < 0 || n > ledger.TokensMax {
 			return invalid("units and the input of tools must be within 0 and 2^53 - 1")
 		}

@@ -111,7 +111,7 @@ func (i *Inference) route(x *exchange, e *envelope) (*engine.Request, error) {
 	var tokens int64
 	if model := x.catalogue.Models[e.model]; model != nil {
 		tokens = e.inputTokens(x.r.Context(), model)
-		request.ToolInput = e.toolInput(tokens, model.ContextTokens)
+		request.AddedInput = e.addedInput(tokens, model.ContextTokens)
 		request.Candidates = model.Candidates(i.Cooling, len(e.routing) > 0, cmp.Or(e.speed, e.serviceTier))
 		multiplyBound(request, e.choices)
 	}

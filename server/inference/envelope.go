@@ -45,6 +45,8 @@ type envelope struct {
 	openSearches bool
 	// fetched is how many tokens the provider may fetch into the prompt.
 	fetched int64
+	// compacts says that the provider may make the conversation shorter on the way: it then reads the prompt twice.
+	compacts bool
 	// toolCalls is the request's own bound of what the provider's tools do; nil if it has none.
 	toolCalls *int64
 	// keptFiles says that a part stands for a file that a provider keeps.

@@ -31,6 +31,12 @@ func readAnthropic(e *envelope, name string, value gjson.Result) error {
 		e.readBlocks(value, insideMax)
 	case "tools":
 		return e.readTools(value)
+	case "context_management":
+		e.addOther(value)
+		e.readEdits(value.Get("edits"))
+	case "compaction":
+		e.addOther(value)
+		e.compacts = e.compacts || isSet(value)
 	case "thread":
 		if value.Get("type").Str == "continue" {
 			return answerError(continuationNotFound)
@@ -70,6 +76,13 @@ func readAnthropic(e *envelope, name string, value gjson.Result) error {
 		e.addOther(value)
 	}
 	return nil
+}
+
+// readEdits looks for one by which the provider makes the conversation shorter.
+func (e *envelope) readEdits(edits gjson.Result) {
+	eachPart(edits, func(edit gjson.Result) {
+		e.compacts = e.compacts || strings.HasPrefix(edit.Get("type").Str, "compact")
+	})
 }
 
 // readMaxTokens reads the bound of the output, which no request may leave open.

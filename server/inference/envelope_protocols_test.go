@@ -330,6 +330,28 @@ func TestSearches(t *testing.T) {
 	}
 }
 
+// TestWhatAProviderReadsBesides the prompt, of which a context of 100,000 tokens holds 60,000 here.
+func TestWhatAProviderReadsBesides(t *testing.T) {
+	most := int64(100_000)
+	for members, want := range map[string]int64{
+		`"tools":[{"name":"f"}]`:                                                                                              0,
+		`"tools":[{"type":"web_search_20250305","max_uses":2}]`:                                                               2 * searchTokens,
+		`"tools":[{"type":"web_search_20250305","max_uses":90}]`:                                                              40_000,
+		`"tools":[{"type":"web_fetch_20250910","max_uses":3,"max_content_tokens":100}]`:                                       300,
+		`"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]}`:                                                0,
+		`"context_management":{"edits":[{"type":"compact_20260112"}]}`:                                                        60_000,
+		`"compaction":{"instructions":"x"}`:                                                                                   60_000,
+		`"compaction":{},"tools":[{"type":"web_fetch_20250910","max_uses":1,"max_content_tokens":9},{"type":"web_search_x"}]`: 100_000,
+	} {
+		e, err := readEnvelope(messagesProtocol, []byte(with("messages", members)))
+		if err != nil {
+			t.Errorf("%s: %v", members, err)
+		} else if got := e.addedInput(60_000, &most); got != want {
+			t.Errorf("%s: got %d, want %d", members, got, want)
+		}
+	}
+}
+
 // TestWhatAProviderKeepsIsNobodysHere: a response, a conversation and an item are kept for an account, which many users share.
 func TestWhatAProviderKeepsIsNobodysHere(t *testing.T) {
 	for _, body := range []string{

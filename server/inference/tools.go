@@ -55,8 +55,8 @@ const (
 	// insideMax is how deeply parts and tools are looked into: no protocol has anything as deep, and each level costs another look at all
 	// that it holds.
 	insideMax = 8
-	// toolInputMax bounds what tools may add to a prompt: many times what any context holds.
-	toolInputMax = 1 << 32
+	// addedInputMax bounds what tools may add to a prompt: many times what any context holds.
+	addedInputMax = 1 << 32
 )
 
 // readTools counts the tools as they are written, and refuses those that cannot be governed.
@@ -187,18 +187,22 @@ func (e *envelope) addFetches(t tool) error {
 		return err
 	case !ok || tokens < 0 || !isSet(t.uses):
 		return errors.New("a tool of type web_fetch needs max_uses and max_content_tokens: what it may fetch is held with the call")
-	case uses > 0 && tokens > toolInputMax/uses:
-		return fmt.Errorf("a tool of type web_fetch may fetch at most %d tokens in all", toolInputMax)
+	case uses > 0 && tokens > addedInputMax/uses:
+		return fmt.Errorf("a tool of type web_fetch may fetch at most %d tokens in all", addedInputMax)
 	}
-	e.fetched = min(e.fetched+uses*tokens, toolInputMax)
+	e.fetched = min(e.fetched+uses*tokens, addedInputMax)
 	return nil
 }
 
-// toolInput is the most that the provider's tools are taken to add to a prompt of so many tokens.
-func (e *envelope) toolInput(tokens int64, contextTokens *int64) int64 {
-	added := e.fetched + min(e.searches, toolInputMax/searchTokens)*searchTokens
+// addedInput is the most that the provider is taken to read besides a prompt of so many tokens: what its tools bring, and the prompt again
+// where it makes that shorter.
+func (e *envelope) addedInput(tokens int64, contextTokens *int64) int64 {
+	added := e.fetched + min(e.searches, addedInputMax/searchTokens)*searchTokens
 	if contextTokens != nil {
 		added = min(added, max(0, *contextTokens-tokens))
+	}
+	if e.compacts {
+		added += min(tokens, addedInputMax)
 	}
 	return added
 }
