@@ -55,8 +55,8 @@ type Request struct {
 	// OutputTokensMax is the most that one answer may bring, which a server that would go on without an end is told where the request does not
 	// say; 0 if nothing bounds it.
 	OutputTokensMax int64
-	// Searches is how many web searches the call was admitted with. The provider is told so where the request bounds them nowhere; 0 if it
-	// offers none.
+	// Searches is how many web searches the provider has to be told that it may make: with each of Anthropic's tools, or with all of
+	// OpenAI's. 0 if the request says it itself, or offers none.
 	Searches int64
 	// Strip lists top-level fields to delete from the body.
 	Strip []string

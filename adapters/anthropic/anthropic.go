@@ -101,8 +101,7 @@ func (p *Provider) send(ctx context.Context, request adapters.Request, endpoint 
 	return call.Send(ctx, reader)
 }
 
-// boundSearches tells a tool that makes web searches how many the call was admitted with, unless it has a bound of its own. Of such tools a
-// request has one: its name is the vendor's.
+// boundSearches tells each tool that makes web searches how many it may make, unless it has a bound of its own.
 func boundSearches(most int64) exchange.Member {
 	return func(s *splice.Splicer, name string, value gjson.Result) error {
 		if name != "tools" || most == 0 {
