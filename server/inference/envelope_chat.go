@@ -62,9 +62,9 @@ func checkNumber(name string, value gjson.Result) error {
 
 // checkModalities refuses answers that are more than text.
 func checkModalities(value gjson.Result) error {
-	text := !value.IsObject()
-	eachPart(value, func(modality gjson.Result) { text = text && modality.Str == "text" })
-	if isSet(value) && (!text || !value.IsArray()) {
+	onlyText := value.IsArray()
+	eachPart(value, func(modality gjson.Result) { onlyText = onlyText && modality.Str == "text" })
+	if isSet(value) && !onlyText {
 		return errors.New(`modalities must be ["text"]: no price covers what else an answer can be`)
 	}
 	return nil
