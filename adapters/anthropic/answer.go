@@ -93,15 +93,13 @@ func (a *answer) read(raw sse.Event, root gjson.Result) step {
 		case "message":
 			s.message = value
 			a.editor.ShowModelOf(value)
+			return true
 		case "content_block":
 			s.block = value
-			a.editor.ShowModelIn(value)
 		case "delta":
 			s.delta = value
-			a.editor.ShowModelIn(value)
-		default:
-			a.editor.ShowModelIn(value)
 		}
+		a.editor.ShowModelIn(value)
 		s.isError = s.isError || tellsError(key.Str, value)
 		return true
 	})

@@ -73,11 +73,10 @@ func (i *Inference) call(x *exchange, e *envelope, body *requestBody) {
 	if err == nil {
 		return
 	}
-	model, isOff := x.catalogue.Models[e.model], false
+	model := x.catalogue.Models[e.model]
+	isOff := model != nil && !isOffered(request.Candidates)
 	if model == nil {
 		model = &catalog.Model{}
-	} else {
-		isOff = !i.isOffered(model)
 	}
 	relay.fail(describe(err, isOff).withSizes(*request.Facts.InputTokens, model.ContextTokens))
 }

@@ -103,11 +103,10 @@ func (i *Inference) model(x *exchange) {
 
 var errNoPolicy = answerError(storeDown)
 
-// isOffered says whether a model is there for anybody: switched on, with a connection that somebody has given a credential.
-func (i *Inference) isOffered(model *catalog.Model) bool {
-	return slices.ContainsFunc(model.Candidates(i.Cooling, false, ""), func(c engine.Candidate) bool {
-		return c.Enabled && c.Connection == catalog.Authorised
-	})
+// isOffered says whether a model of these candidates is there for anybody: switched on, with a connection that somebody has given a
+// credential.
+func isOffered(candidates []engine.Candidate) bool {
+	return slices.ContainsFunc(candidates, func(c engine.Candidate) bool { return c.Enabled && c.Connection == catalog.Authorised })
 }
 
 // mayUse says whether a model is there for the caller: offered, and granted by the access rule, which decides as it does for a call.
@@ -116,10 +115,10 @@ func (i *Inference) mayUse(x *exchange, model *catalog.Model) (bool, error) {
 	if activation == nil {
 		return false, errNoPolicy
 	}
-	if !i.isOffered(model) {
+	candidates := model.Candidates(i.Cooling, false, "")
+	if !isOffered(candidates) {
 		return false, nil
 	}
-	candidates := model.Candidates(i.Cooling, false, "")
 	call := policy.Call{Model: model.ID, Kind: engine.Generation, Residency: x.token.User.Residency, Modalities: []string{}}
 	decision, err := activation.Judge(i.Now(), call, x.identity()).Decide(x.r.Context(), candidates[0].Candidate, nil)
 	if err != nil {
